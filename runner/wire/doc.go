@@ -1,0 +1,7 @@
+package wire
+
+//go:generate protoc -I ../.. --go_out=../.. --go_opt=paths=source_relative --connect-go_out=../.. --connect-go_opt=paths=source_relative,simple=true runner/wire/runner.proto
+
+// Protocol is the version this build speaks. A Hub works with Runners of its own and the previous version; an older
+// one is told to update in Hello's answer. It rises with each change that an older side would misread.
+const Protocol = 1

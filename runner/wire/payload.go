@@ -1,0 +1,160 @@
+package wire
+
+import "encoding/json"
+
+// Kinds of assignments. The fleet knows them only as words; their Owners are app/environment and app/session.
+const (
+	KindTestBuild = "test-build"
+	KindSession   = "session"
+)
+
+// What the Hub wants of an assignment.
+const (
+	WantRun    = "run"    // a Test build: run it; a Session: awake
+	WantStop   = "stop"   // a Test build: cancel it; a Session: asleep
+	WantRemove = "remove" // give up everything that belongs to it, a Session's Workspace included
+)
+
+// States a Runner reports of a Test build.
+const (
+	StateRunning   = "running" // also a Session that is awake
+	StatePassed    = "passed"
+	StateFailed    = "failed" // also a Session whose start failed
+	StateCancelled = "cancelled"
+)
+
+// States a Runner reports of a Session, beside running and failed.
+const (
+	StateStarting = "starting"
+	StateStopping = "stopping"
+	StateAsleep   = "asleep"
+	// StateBusy answers a request to sleep that was refused because something became active meanwhile.
+	StateBusy = "busy"
+	// StateRemoved ends an assignment: nothing of it is left on the Runner. Of a Test build its snapshot stays.
+	StateRemoved = "removed"
+)
+
+// Phases of a Test build and of a Session's start, in their order.
+const (
+	PhaseImage     = "image"     // resolve, pull, unpack
+	PhaseBootstrap = "bootstrap" // the bootstrap script, without the Workspace
+	PhaseSnapshot  = "snapshot"
+	PhaseClone     = "clone"
+	PhaseBoot      = "boot"
+	PhaseStart     = "start" // the start script, with the Workspace
+)
+
+// Recipe is what a build is made from.
+type Recipe struct {
+	Environment string          `json:"environment"`            // its id: builds are kept and pruned for each Environment
+	Spec        json.RawMessage `json:"spec"`                   // envspec.Spec
+	ImageDigest string          `json:"image_digest,omitempty"` // pinned by a version; empty in a Test build, which resolves it
+}
+
+// Repo is where a Workspace is cloned from.
+type Repo struct {
+	Name     string `json:"name"` // owner/name, for people
+	CloneURL string `json:"clone_url"`
+	// HostCredentials has the Runner ask its host's own git credential helper: a Hub in dev mode, with no GitHub App.
+	HostCredentials bool `json:"host_credentials,omitempty"`
+}
+
+// TestBuild is the payload of one Test build.
+type TestBuild struct {
+	ID     string `json:"id"`
+	Recipe Recipe `json:"recipe"`
+	Repo   Repo   `json:"repo"`
+}
+
+// Session is the payload of a Session, for one generation.
+type Session struct {
+	ID         string `json:"id"`
+	Recipe     Recipe `json:"recipe"`
+	Version    int    `json:"version"` // the Environment's version
+	BuildKey   string `json:"build_key"`
+	Repo       Repo   `json:"repo"`
+	Branch     string `json:"branch,omitempty"` // cloned from; empty: the default branch
+	WorkBranch string `json:"work_branch"`
+	DiskSize   int64  `json:"disk_size"` // bytes
+	IdleMS     int64  `json:"idle_ms"`   // a request to sleep is refused (StateBusy) when idle for less; 0: sleep by hand
+}
+
+// Phase is one step with its outcome.
+type Phase struct {
+	Name     string `json:"name"`
+	State    string `json:"state"`   // running, done, failed, skipped
+	Started  int64  `json:"started"` // Unix ms on the Runner's clock
+	Ended    int64  `json:"ended,omitempty"`
+	ExitCode *int   `json:"exit_code,omitempty"` // of the script
+	Note     string `json:"note,omitempty"`      // "already on this Runner", "2 background processes stopped: redis-server, sleep"
+}
+
+// Progress of a long phase, as one line and, where it is known, as numbers.
+type Progress struct {
+	Text  string `json:"text"` // "412 of 1,240 MB · 7/11 layers · 38 MB/s"
+	Done  int64  `json:"done,omitempty"`
+	Total int64  `json:"total,omitempty"`
+}
+
+// Failure says why something ended badly, in words for a person.
+type Failure struct {
+	Phase     string `json:"phase"`
+	Code      string `json:"code"` // stable, for programs: exit, timeout, signal, oom, image-not-found, clone-refused …
+	Message   string `json:"message"`
+	ExitCode  *int   `json:"exit_code,omitempty"`
+	Signal    string `json:"signal,omitempty"`
+	LastLines string `json:"last_lines,omitempty"` // of the phase's output, redacted
+}
+
+// TestBuildDetail is what a Runner reports of a Test build beside its state. Every text went through the redactor.
+type TestBuildDetail struct {
+	Phases      []Phase   `json:"phases"`
+	Progress    *Progress `json:"progress,omitempty"`
+	Notes       []string  `json:"notes,omitempty"` // "asked 8 CPUs, runner r1 gives 4"
+	ImageDigest string    `json:"image_digest,omitempty"`
+	BuildKey    string    `json:"build_key,omitempty"`
+	Commit      string    `json:"commit,omitempty"` // of the default branch the start script ran on
+	Failure     *Failure  `json:"failure,omitempty"`
+}
+
+// SessionDetail is what a Runner reports of a Session beside its state. Every text went through the redactor.
+type SessionDetail struct {
+	Phases   []Phase   `json:"phases"` // of the newest start or wake
+	Progress *Progress `json:"progress,omitempty"`
+	Notes    []string  `json:"notes,omitempty"`
+	Failure  *Failure  `json:"failure,omitempty"`
+	// StartFailed: the Sandbox is up, but its start script failed; the Session is usable for repair.
+	StartFailed *Failure `json:"start_failed,omitempty"`
+	Version     int      `json:"version,omitempty"` // of the build its root filesystem stands on
+	Workspace   bool     `json:"workspace"`         // the Workspace is there, whole
+	Unsaved     *Unsaved `json:"unsaved,omitempty"` // nil: unknown
+	WokeMS      int64    `json:"woke_ms,omitempty"` // the newest boot or wake, until the agent answered
+}
+
+// Unsaved is what exists in the Workspace only, counted by git in the Sandbox.
+type Unsaved struct {
+	Files   int   `json:"files"`   // uncommitted
+	Commits int   `json:"commits"` // on no remote branch
+	At      int64 `json:"at"`      // Unix ms
+}
+
+// ChannelSpec is what a person asked to run in a Session.
+type ChannelSpec struct {
+	Argv  []string `json:"argv"` // empty: a login shell
+	TTY   bool     `json:"tty,omitempty"`
+	Rows  uint16   `json:"rows,omitempty"`
+	Cols  uint16   `json:"cols,omitempty"`
+	Term  string   `json:"term,omitempty"`
+	User  string   `json:"user,omitempty"` // empty: the image's USER
+	Dir   string   `json:"dir,omitempty"`  // empty: /workspace
+	Stdin bool     `json:"stdin,omitempty"`
+}
+
+// ChannelExit is how it ended.
+type ChannelExit struct {
+	Code   int    `json:"code"` // of the process; 128 + signal when a signal ended it
+	Signal string `json:"signal,omitempty"`
+	OOM    bool   `json:"oom,omitempty"`
+	// Failed is set when claude-hub itself could not run it: why.
+	Failed string `json:"failed,omitempty"`
+}
