@@ -1,0 +1,167 @@
+// Package access decides who may use which Repo.
+//
+// A Gate makes Grants, and nothing else does: every method of the domain that touches a Repo takes one, so that a
+// forgotten check doesn't compile.
+package access
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/claude-hub/claude-hub/app/fault"
+	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/store"
+)
+
+// Grant proves that a person could use a Repo when it was made.
+type Grant struct {
+	who  Person
+	repo Repo
+	// reason is set instead of who where the Hub acts for itself.
+	reason string
+}
+
+// Repo is the Repo the Grant is for.
+func (g Grant) Repo() Repo { return g.repo }
+
+// Who is the person, nobody for the Hub itself.
+func (g Grant) Who() Person { return g.who }
+
+// Actor is what the audit log says of who acts.
+func (g Grant) Actor() string {
+	if g.reason != "" {
+		return "system: " + g.reason
+	}
+	return g.who.id
+}
+
+// Repo is one repository as the Hub knows it.
+type Repo struct {
+	ID       github.RepoID
+	Name     string // owner/name
+	CloneURL string
+	Dev      bool // from the config's dev.repos: cloned with the Runner's host's own credentials
+}
+
+// Gate decides. Its methods may be called concurrently.
+type Gate struct {
+	db  *store.DB
+	dev bool
+}
+
+// Options of a Gate. DevLogin lets anyone sign in under any name, with access to every Repo (ADR 0009).
+type Options struct {
+	DevLogin bool
+	DevRepos []Repo
+}
+
+// Open makes a Gate and takes the Repos of the config into the store.
+func Open(ctx context.Context, db *store.DB, o Options) (*Gate, error) {
+	err := db.Write(ctx, func(tx *store.Tx) error {
+		for _, r := range o.DevRepos {
+			if _, err := tx.Exec(upsertRepoSQL, int64(r.ID), sourceDev, r.Name, r.CloneURL, tx.Now().UnixMilli()); err != nil {
+				return fmt.Errorf("save Repo %s of dev.repos: %w", r.Name, err)
+			}
+		}
+		return nil
+	})
+	return &Gate{db: db, dev: o.DevLogin}, err
+}
+
+// DevLogin tells whether anyone can sign in under any name.
+func (g *Gate) DevLogin() bool { return g.dev }
+
+// ErrNotFound is the one answer for a Repo that is absent, forbidden or not installed (ADR 0009, "Who can use an
+// Environment").
+var ErrNotFound = fault.New(fault.NotFound, "There is no such Repo, or you have no access to it.")
+
+// Repo answers ErrNotFound for absent, forbidden and uninstalled alike.
+func (g *Gate) Repo(ctx context.Context, who Person, id github.RepoID) (Grant, error) {
+	return g.grant(ctx, who, repoSQL, int64(id))
+}
+
+// Named is Repo by its name, for people who type it.
+func (g *Gate) Named(ctx context.Context, who Person, name string) (Grant, error) {
+	return g.grant(ctx, who, repoNamedSQL, name)
+}
+
+func (g *Gate) grant(ctx context.Context, who Person, query string, arg any) (Grant, error) {
+	var repo Repo
+	err := g.db.Read(ctx, func(tx *store.Tx) error { return scanRepo(tx.Row(query, arg), &repo) })
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return Grant{}, fmt.Errorf("read Repo: %w", err)
+	}
+	if err != nil || !g.may(who, repo) {
+		return Grant{}, ErrNotFound
+	}
+	return Grant{who: who, repo: repo}, nil
+}
+
+func (g *Gate) may(who Person, _ Repo) bool { return who.id != "" && who.Dev() && g.dev }
+
+// Repos lists what who may use, by name.
+func (g *Gate) Repos(ctx context.Context, who Person) ([]Repo, error) {
+	var repos []Repo
+	err := g.db.Read(ctx, func(tx *store.Tx) error {
+		repos = nil
+		rows, err := tx.Rows(reposSQL)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var r Repo
+			if err := scanRepo(rows, &r); err != nil {
+				return err
+			}
+			if g.may(who, r) {
+				repos = append(repos, r)
+			}
+		}
+		return rows.Err()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list Repos: %w", err)
+	}
+	return repos, nil
+}
+
+func scanRepo(row interface{ Scan(...any) error }, r *Repo) error {
+	var source string
+	if err := row.Scan(&r.ID, &source, &r.Name, &r.CloneURL); err != nil {
+		return err
+	}
+	r.Dev = source == sourceDev
+	return nil
+}
+
+// holdEvery is how often a held Grant is checked again: streams and terminals end so soon after access did.
+const holdEvery = 30 * time.Second
+
+// Hold returns a context that is cancelled when the person's access to the Grant's Repo ends, at the next check:
+// streams and terminals run under it.
+func (g *Gate) Hold(ctx context.Context, gr Grant) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		tick := time.NewTicker(holdEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				if _, err := g.Repo(ctx, gr.who, gr.repo.ID); errors.Is(err, ErrNotFound) {
+					cancel()
+					return
+				}
+			}
+		}
+	}()
+	return ctx, cancel
+}
+
+// System is the Hub acting for itself on a Repo: reconcilers and Runners' reports. The reason is audited.
+func (g *Gate) System(repo Repo, reason string) Grant { return Grant{repo: repo, reason: reason} }

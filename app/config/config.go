@@ -1,0 +1,133 @@
+// Package config is the Hub's part of config.yml, and how any part of it is read: defaults, then the file, then
+// environment variables, the later over the earlier. Unknown keys are errors with their line.
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/claude-hub/claude-hub/app/github"
+)
+
+// Hub is the section "hub".
+type Hub struct {
+	Listen       string        `yaml:"listen" env:"CLAUDE_HUB_LISTEN"`
+	URL          string        `yaml:"url" env:"CLAUDE_HUB_URL"`
+	Database     string        `yaml:"database" env:"CLAUDE_HUB_DATABASE"`
+	LogLimit     Size          `yaml:"log_limit" env:"CLAUDE_HUB_LOG_LIMIT"`
+	TestDeadline time.Duration `yaml:"test_deadline" env:"CLAUDE_HUB_TEST_DEADLINE"`
+	IdleAfter    time.Duration `yaml:"idle_after" env:"CLAUDE_HUB_IDLE_AFTER"`
+	SessionDisk  Size          `yaml:"session_disk" env:"CLAUDE_HUB_SESSION_DISK"`
+}
+
+// DefaultHub is what holds where neither file nor environment says otherwise.
+func DefaultHub() Hub {
+	return Hub{
+		Listen: "127.0.0.1:7780", LogLimit: 64 << 20, TestDeadline: time.Hour, IdleAfter: 15 * time.Minute, SessionDisk: 20 << 30,
+	}
+}
+
+// Dev is the section "dev": a Hub without GitHub.
+type Dev struct {
+	Login bool   `yaml:"login" env:"CLAUDE_HUB_DEV_LOGIN"`
+	Repos []Repo `yaml:"repos"`
+}
+
+// Repo is one Repo of dev.repos. Its ID is yours to choose, as GitHub's would be: it is what everything is kept
+// under.
+type Repo struct {
+	ID   github.RepoID `yaml:"id"`
+	Name string        `yaml:"name"`
+	URL  string        `yaml:"url"`
+}
+
+// Size is a number of bytes, written as a number or with a unit: 512MiB, 4GiB.
+type Size int64
+
+var units = []struct {
+	suffix string
+	bytes  int64
+}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}, {"", 1}}
+
+// ParseSize reads a Size.
+func ParseSize(s string) (Size, error) {
+	for _, u := range units {
+		number, ok := strings.CutSuffix(s, u.suffix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
+		if err != nil || n < 0 || n > (1<<62)/u.bytes {
+			break
+		}
+		return Size(n * u.bytes), nil
+	}
+	return 0, fmt.Errorf("%q is not a size: write a whole number with KiB, MiB, GiB or TiB, such as 512MiB", s)
+}
+
+// UnmarshalText makes Size readable from YAML and from the environment alike.
+func (s *Size) UnmarshalText(b []byte) error {
+	v, err := ParseSize(string(b))
+	*s = v
+	return err
+}
+
+// Load reads the file at path into the struct that into points to, over what is in it already, and then the
+// environment variables that its fields name in their env tags. An empty path reads no file.
+func Load(path string, into any) error {
+	if path != "" {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return fmt.Errorf("read the config file: %w", err)
+		}
+		dec := yaml.NewDecoder(bytes.NewReader(b))
+		dec.KnownFields(true)
+		if err := dec.Decode(into); err != nil && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	return fromEnv(reflect.ValueOf(into).Elem())
+}
+
+func fromEnv(v reflect.Value) error {
+	for i := range v.NumField() {
+		field, kind := v.Field(i), v.Type().Field(i)
+		if field.Kind() == reflect.Struct {
+			if err := fromEnv(field); err != nil {
+				return err
+			}
+			continue
+		}
+		name := kind.Tag.Get("env")
+		value, ok := os.LookupEnv(name)
+		if name == "" || !ok {
+			continue
+		}
+		if err := set(field, value); err != nil {
+			return fmt.Errorf("environment variable %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// set goes by way of YAML, so that a value means the same in file and environment.
+func set(field reflect.Value, value string) error {
+	if field.Kind() == reflect.Slice && field.Type().Elem().Kind() == reflect.String {
+		field.Set(reflect.ValueOf(strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' })))
+		return nil
+	}
+	if field.Kind() == reflect.String {
+		field.SetString(value)
+		return nil
+	}
+	return yaml.Unmarshal([]byte(value), field.Addr().Interface())
+}

@@ -1,0 +1,82 @@
+package config_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/claude-hub/claude-hub/app/config"
+)
+
+type file struct {
+	Hub config.Hub `yaml:"hub"`
+	Dev config.Dev `yaml:"dev"`
+}
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.yml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestEnvironmentWinsOverFileWinsOverDefault(t *testing.T) {
+	t.Setenv("CLAUDE_HUB_LOG_LIMIT", "3MiB")
+	t.Setenv("CLAUDE_HUB_DEV_LOGIN", "true")
+	path := write(t, "hub:\n  log_limit: 2MiB\n  idle_after: 90s\ndev:\n  repos:\n    - {id: 7, name: a/b, url: /srv/b.git}\n")
+	f := file{Hub: config.DefaultHub()}
+	if err := config.Load(path, &f); err != nil {
+		t.Fatal(err)
+	}
+	if f.Hub.LogLimit != 3<<20 || f.Hub.IdleAfter != 90*time.Second || f.Hub.Listen != config.DefaultHub().Listen || !f.Dev.Login {
+		t.Fatalf("got %+v", f)
+	}
+	if len(f.Dev.Repos) != 1 || f.Dev.Repos[0] != (config.Repo{ID: 7, Name: "a/b", URL: "/srv/b.git"}) {
+		t.Fatalf("repos: %+v", f.Dev.Repos)
+	}
+}
+
+func TestUnknownKeyNamesItsLine(t *testing.T) {
+	t.Parallel()
+	err := config.Load(write(t, "hub:\n  lisen: x\n"), &file{})
+	if err == nil || !strings.Contains(err.Error(), "line 2") || !strings.Contains(err.Error(), "lisen") {
+		t.Fatalf("want an error that names line 2 and lisen, got %v", err)
+	}
+}
+
+func TestEmptyFileKeepsDefaults(t *testing.T) {
+	t.Parallel()
+	f := file{Hub: config.DefaultHub()}
+	if err := config.Load(write(t, "\n"), &f); err != nil {
+		t.Fatal(err)
+	}
+	if f.Hub != config.DefaultHub() {
+		t.Fatalf("got %+v", f.Hub)
+	}
+}
+
+func TestBadEnvironmentVariableIsNamed(t *testing.T) {
+	t.Setenv("CLAUDE_HUB_LOG_LIMIT", "a lot")
+	err := config.Load("", &file{})
+	if err == nil || !strings.Contains(err.Error(), "CLAUDE_HUB_LOG_LIMIT") {
+		t.Fatalf("want an error that names the variable, got %v", err)
+	}
+}
+
+func TestParseSize(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]config.Size{"0": 0, "17": 17, "4 KiB": 4096, "2GiB": 2 << 30, "1TiB": 1 << 40, "5B": 5} {
+		if got, err := config.ParseSize(in); err != nil || got != want {
+			t.Errorf("%q: got %d, %v; want %d", in, got, err, want)
+		}
+	}
+	for _, in := range []string{"", "GiB", "1.5GiB", "-1", "4GB", "9999999TiB"} {
+		if got, err := config.ParseSize(in); err == nil {
+			t.Errorf("%q: got %d, want an error", in, got)
+		}
+	}
+}

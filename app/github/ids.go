@@ -1,0 +1,16 @@
+// Package github is the GitHub App: what the Hub knows of GitHub's objects.
+package github
+
+import "strconv"
+
+// RepoID is GitHub's numeric id of a repository. Everything is keyed by it and never by a name: names are given to
+// others after a rename (facts/github.md §4, 17).
+type RepoID int64
+
+func (id RepoID) String() string { return strconv.FormatInt(int64(id), 10) }
+
+// ParseRepoID reads an id from a path or a form.
+func ParseRepoID(s string) (RepoID, bool) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	return RepoID(n), err == nil && n > 0
+}
