@@ -76,7 +76,7 @@ CREATE TABLE logs (
 );
 
 CREATE TABLE log_chunks (
-    assignment TEXT   NOT NULL REFERENCES logs (assignment) ON DELETE CASCADE,
+    assignment TEXT   NOT NULL REFERENCES assignments (id) ON DELETE CASCADE,
     start      BIGINT NOT NULL CHECK (start >= 0),
     size       BIGINT NOT NULL CHECK (size > 0), -- before compression
     data       BYTEA  NOT NULL,                  -- zstd

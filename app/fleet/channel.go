@@ -1,0 +1,422 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/claude-hub/claude-hub/app/fault"
+	"github.com/claude-hub/claude-hub/runner/wire"
+	"github.com/claude-hub/claude-hub/store"
+)
+
+const (
+	channelOutput = 1 << 20   // bytes of each output stream that wait for the client; beyond it the process is held back
+	channelInput  = 256 << 10 // bytes of input that wait for the Runner
+	maxChannels   = 64        // of one assignment
+	maxControls   = 256       // that wait for the Runner
+	// channelRest is for how long the end of a channel can be asked for after it ended.
+	channelRest = 5 * time.Minute
+)
+
+// ErrNoChannel: the channel was closed, or this Hub never had it.
+var ErrNoChannel = errors.New("this terminal or command is no longer open")
+
+// channels are the execs and terminals that people have open through this Hub, in its memory only.
+type channels struct {
+	f    *Fleet
+	mu   sync.Mutex
+	byID map[string]*channel
+	wake map[string]chan struct{} // of each Runner's waiting Sync
+}
+
+// channel carries bytes by offset, so that both sides may repeat and reconnect.
+type channel struct {
+	id, assignment, runner string
+	fence                  int64
+	spec                   string
+
+	// Guarded by channels.mu.
+	in          buffer
+	inClosed    bool
+	out         [2]buffer
+	controls    []*wire.Control
+	lastControl int64
+	picked      bool
+	ended       bool
+	exit        wire.ChannelExit
+	endedAt     time.Time
+	gone        string // set when closed by the Hub: why
+	client      time.Time
+	change      chan struct{} // closed and replaced at each change
+}
+
+// buffer holds the bytes [base, base+len(data)) of a stream.
+type buffer struct {
+	base int64
+	data []byte
+}
+
+func (b *buffer) end() int64 { return b.base + int64(len(b.data)) }
+
+// put adds what of data at offset is new and fits into room bytes; a gap adds nothing. It answers whether all of it is in.
+func (b *buffer) put(offset int64, data []byte, room int) (changed, whole bool) {
+	if offset > b.end() || offset+int64(len(data)) <= b.end() {
+		return false, offset <= b.end()
+	}
+	fresh := data[b.end()-offset:]
+	fits := min(len(fresh), room-len(b.data))
+	if fits <= 0 {
+		return false, false
+	}
+	b.data = append(b.data, fresh[:fits]...)
+	return true, fits == len(fresh)
+}
+
+// forget drops what is before offset.
+func (b *buffer) forget(offset int64) bool {
+	n := min(max(offset-b.base, 0), int64(len(b.data)))
+	if n == 0 {
+		return false
+	}
+	b.data = append([]byte(nil), b.data[n:]...)
+	b.base += n
+	return true
+}
+
+// from is a copy of what there is at offset and behind it, up to limit bytes.
+func (b *buffer) from(offset int64, limit int) (at int64, data []byte) {
+	at = max(offset, b.base)
+	if at >= b.end() {
+		return at, nil
+	}
+	data = b.data[at-b.base:]
+	return at, append([]byte(nil), data[:min(len(data), limit)]...)
+}
+
+func (c *channels) init(f *Fleet) {
+	c.f, c.byID, c.wake = f, map[string]*channel{}, map[string]chan struct{}{}
+}
+
+func (c *channel) changed() {
+	close(c.change)
+	c.change = make(chan struct{})
+}
+
+// changed is closed when the list of a Runner's channels changes.
+func (c *channels) changed(runner string) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.wake[runner] == nil {
+		c.wake[runner] = make(chan struct{})
+	}
+	return c.wake[runner]
+}
+
+// wakeRunner is called with mu held.
+func (c *channels) wakeRunner(runner string) {
+	if w := c.wake[runner]; w != nil {
+		close(w)
+		delete(c.wake, runner)
+	}
+}
+
+// of lists the channels a Runner should serve, oldest first.
+func (c *channels) of(runner string) []*wire.Channel {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var list []*wire.Channel
+	for _, ch := range c.byID {
+		if ch.runner == runner && !ch.ended && ch.gone == "" {
+			list = append(list, &wire.Channel{Id: ch.id, Assignment: ch.assignment, SpecJson: ch.spec})
+		}
+	}
+	slices.SortFunc(list, func(a, b *wire.Channel) int { return strings.Compare(a.GetId(), b.GetId()) })
+	return list
+}
+
+// closeOf closes the channels into an assignment, those under fences below fence only unless that is 0.
+func (c *channels) closeOf(assignment string, fence int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, ch := range c.byID {
+		if ch.assignment == assignment && (fence == 0 || ch.fence < fence) {
+			c.close(ch, "It was stopped on the Hub's side: the Session is going to sleep, was removed, or was taken from its Runner.")
+		}
+	}
+}
+
+// close is called with mu held.
+func (c *channels) close(ch *channel, why string) {
+	if ch.ended || ch.gone != "" {
+		return
+	}
+	ch.gone, ch.endedAt = why, c.f.now()
+	ch.changed()
+	c.wakeRunner(ch.runner)
+}
+
+// expire closes channels whose client is silent, and forgets those that ended a while ago.
+func (c *channels) expire(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, ch := range c.byID {
+		switch over := ch.ended || ch.gone != ""; {
+		case over && now.Sub(ch.endedAt) > channelRest:
+			delete(c.byID, id)
+		case !over && now.Sub(ch.client) > c.f.o.ChannelIdle:
+			c.close(ch, "Its client was silent for too long.")
+		}
+	}
+}
+
+// OpenChannel asks an assignment's Runner to run spec and answers the channel's id. The Runner hears of it in its
+// waiting Sync. Only in an assignment that wants Run and whose Runner answers; else a fault of code refused or unavailable.
+// The channel lives in this Hub's memory: its client must come back to the same Hub, within Options.ChannelIdle.
+func (f *Fleet) OpenChannel(ctx context.Context, assignment string, spec wire.ChannelSpec) (id string, err error) {
+	encoded, err := json.Marshal(spec)
+	if err != nil {
+		return "", fmt.Errorf("encode what to run: %w", err)
+	}
+	var a Assignment
+	var r Runner
+	err = f.db.Read(ctx, func(tx *store.Tx) error {
+		if a, err = f.Get(tx, assignment); err != nil {
+			return err
+		}
+		if r, err = scanRunner(tx.Row(runnerByID, a.Runner).Scan); err != nil {
+			return fmt.Errorf("read Runner %s: %w", a.Runner, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	f.judge(&r, f.now())
+	switch {
+	case a.Want != Run:
+		return "", fault.New(fault.Refused, "This is not running and not about to. Wake it first.")
+	case !a.LostSince.IsZero() || !r.Online:
+		return "", fault.New(fault.Unavailable, "Runner %s does not answer since %s. Try again when it is back.", r.Name, r.LastContact.Format("15:04:05 MST"))
+	}
+	ch := &channel{
+		id: store.NewID(), assignment: a.ID, runner: a.Runner, fence: a.Fence, spec: string(encoded),
+		client: f.now(), change: make(chan struct{}),
+	}
+	c := &f.channels
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for _, other := range c.byID {
+		if other.assignment == a.ID && !other.ended && other.gone == "" {
+			n++
+		}
+	}
+	if n >= maxChannels {
+		return "", fault.New(fault.Refused, "%d terminals and commands are open here already. Close one first.", n)
+	}
+	c.byID[ch.id] = ch
+	c.wakeRunner(ch.runner)
+	return ch.id, nil
+}
+
+// ClientMove is one exchange from the client's side. It may be repeated as it is.
+type ClientMove struct {
+	// In is input at InOffset. What the Hub has no room for yet is not taken: Client.InNext says where to go on.
+	In       []byte
+	InOffset int64
+	InClosed bool // nothing follows In
+	// Controls have rising Seq, beginning at 1; ones taken before are passed over.
+	Controls []*wire.Control
+	// Out1 and Out2 are how much of stdout (or the terminal) and stderr the client has; what is before is forgotten.
+	Out1, Out2 int64
+	Wait       time.Duration // for something new; at most 15 s
+}
+
+// ClientState is what the client gets.
+type ClientState struct {
+	Out    []*wire.Piece
+	InNext int64            // the input offset expected next
+	Picked bool             // the Runner has begun to serve it
+	Ended  bool             // and all output is in Out or was taken before
+	Exit   wire.ChannelExit // with Ended
+}
+
+// ClientExchange moves bytes between a client and its channel. ErrNoChannel: this Hub doesn't have it (any more).
+// When the Hub closed it, that is a fault of code refused that says why.
+func (f *Fleet) ClientExchange(ctx context.Context, id string, m ClientMove) (ClientState, error) {
+	c := &f.channels
+	timer := time.NewTimer(min(max(m.Wait, 0), maxPoll))
+	defer timer.Stop()
+	over := m.Wait <= 0
+	for {
+		c.mu.Lock()
+		ch := c.byID[id]
+		if ch == nil {
+			c.mu.Unlock()
+			return ClientState{}, ErrNoChannel
+		}
+		ch.client = f.now()
+		st, news := ch.move(m)
+		change, gone := ch.change, ch.gone
+		c.mu.Unlock()
+		switch {
+		case gone != "" && !st.Ended && len(st.Out) == 0:
+			return st, fault.New(fault.Refused, "%s", gone)
+		case news || over || gone != "":
+			return st, nil
+		}
+		select {
+		case <-change:
+		case <-timer.C:
+			over = true
+		case <-f.stopping:
+			over = true
+		case <-ctx.Done():
+			return ClientState{}, context.Cause(ctx)
+		}
+	}
+}
+
+func (ch *channel) move(m ClientMove) (st ClientState, news bool) {
+	touched := false
+	if !ch.inClosed {
+		put, whole := ch.in.put(m.InOffset, m.In, channelInput)
+		touched = put
+		if m.InClosed && whole && m.InOffset+int64(len(m.In)) == ch.in.end() {
+			ch.inClosed, touched = true, true
+		}
+		news = len(m.In) > 0 && ch.in.end() > m.InOffset
+	}
+	for _, control := range m.Controls {
+		if control.GetSeq() <= ch.lastControl || len(ch.controls) >= maxControls {
+			continue
+		}
+		if n := len(ch.controls); n > 0 && control.GetSignal() == 0 && ch.controls[n-1].GetSignal() == 0 {
+			ch.controls = ch.controls[:n-1] // only the newest window size counts
+		}
+		ch.controls = append(ch.controls, control)
+		ch.lastControl, touched, news = control.GetSeq(), true, true
+	}
+	for i, taken := range []int64{m.Out1, m.Out2} {
+		touched = ch.out[i].forget(taken) || touched
+	}
+	drained := true
+	for i, taken := range []int64{m.Out1, m.Out2} {
+		at, data := ch.out[i].from(taken, channelOutput)
+		if len(data) > 0 {
+			st.Out, news = append(st.Out, &wire.Piece{Stream: int32(i + 1), Offset: at, Data: data}), true
+		}
+		drained = drained && at+int64(len(data)) >= ch.out[i].end()
+	}
+	st.InNext, st.Picked = ch.in.end(), ch.picked
+	if ch.ended && drained {
+		st.Ended, st.Exit, news = true, ch.exit, true
+	}
+	if touched {
+		ch.changed()
+	}
+	return st, news
+}
+
+// CloseChannel ends a channel from the client's side; its process is ended by the Runner. Closing what is closed is no error.
+func (f *Fleet) CloseChannel(id string) {
+	c := &f.channels
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ch := c.byID[id]; ch != nil {
+		c.close(ch, "It was closed by its client.")
+	}
+}
+
+// Exchange moves bytes between a Runner and a channel, by offset in both directions. Gone tells the Runner to end the
+// process: the channel is closed, or this Hub has never heard of it. ErrFenced: it was opened under another fence.
+// After q.Ended the Runner repeats the call until Out1 and Out2 are at the ends of its output.
+func (f *Fleet) Exchange(ctx context.Context, runner string, q *wire.ExchangeRequest) (*wire.ExchangeResponse, error) {
+	f.contacts.touch(runner, f.now())
+	var exit wire.ChannelExit
+	if q.GetEnded() && q.GetExitJson() != "" {
+		if err := json.Unmarshal([]byte(q.GetExitJson()), &exit); err != nil {
+			return nil, fmt.Errorf("%w: exit_json is not a wire.ChannelExit: %v", ErrInvalid, err)
+		}
+	}
+	c := &f.channels
+	wait := min(max(time.Duration(q.GetWaitMs())*time.Millisecond, 0), maxPoll)
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	over := wait == 0
+	for inClosed := -1; ; {
+		c.mu.Lock()
+		ch := c.byID[q.GetChannel()]
+		if ch == nil || ch.runner != runner || ch.assignment != q.GetAssignment() {
+			c.mu.Unlock()
+			return &wire.ExchangeResponse{Gone: true}, nil
+		}
+		if ch.fence != q.GetFence() {
+			c.mu.Unlock()
+			return nil, ErrFenced
+		}
+		res, news, endedNow := ch.serve(q)
+		if endedNow {
+			ch.ended, ch.exit, ch.endedAt = true, exit, f.now()
+			ch.changed()
+			c.wakeRunner(ch.runner)
+		}
+		change, ended := ch.change, ch.ended
+		c.mu.Unlock()
+		closedNow := inClosed == 0 && res.GetInClosed()
+		if inClosed = 0; res.GetInClosed() {
+			inClosed = 1
+		}
+		if news || over || ended || closedNow {
+			return res, nil
+		}
+		select {
+		case <-change:
+		case <-timer.C:
+			over = true
+		case <-f.stopping:
+			over = true
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func (ch *channel) serve(q *wire.ExchangeRequest) (res *wire.ExchangeResponse, news, ended bool) {
+	touched := !ch.picked
+	ch.picked = true
+	whole := true
+	for _, p := range q.GetOut() {
+		if p.GetStream() != 1 && p.GetStream() != 2 || ch.ended {
+			continue
+		}
+		put, all := ch.out[p.GetStream()-1].put(p.GetOffset(), p.GetData(), channelOutput)
+		touched, whole = touched || put, whole && all
+		// What was taken by an earlier call whose answer was lost is news too: the Runner waits to hear of it.
+		news = news || len(p.GetData()) > 0 && ch.out[p.GetStream()-1].end() > p.GetOffset()
+	}
+	touched = ch.in.forget(q.GetInOffset()) || touched
+	for len(ch.controls) > 0 && ch.controls[0].GetSeq() <= q.GetControlSeen() {
+		ch.controls = ch.controls[1:]
+	}
+	ended = q.GetEnded() && whole && !ch.ended && ch.gone == ""
+	res = &wire.ExchangeResponse{
+		InClosed: ch.inClosed, Controls: append([]*wire.Control(nil), ch.controls...),
+		Out1: ch.out[0].end(), Out2: ch.out[1].end(), Gone: ch.gone != "",
+	}
+	at, data := ch.in.from(q.GetInOffset(), channelInput)
+	if len(data) > 0 {
+		res.In = []*wire.Piece{{Offset: at, Data: data}}
+	}
+	news = news || len(data) > 0 || len(ch.controls) > 0 || res.Gone || ended
+	if touched {
+		ch.changed()
+	}
+	return res, news, ended
+}

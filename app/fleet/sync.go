@@ -1,0 +1,337 @@
+package fleet
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"sync"
+	"time"
+
+	"github.com/claude-hub/claude-hub/runner/wire"
+	"github.com/claude-hub/claude-hub/store"
+)
+
+// Sync renews the lease on everything runner holds and answers what it should hold: its assignments that are not
+// removed, and the channels open into them. It waits, for at most 15 s and without a transaction, only while that is
+// what q.Revision names. Held items that are not in the answer are the Runner's to drop (a Test build) or to put to
+// sleep with their data kept (a Session). ErrHello asks for a Hello first.
+func (f *Fleet) Sync(ctx context.Context, runner string, q *wire.SyncRequest) (*wire.SyncResponse, error) {
+	f.contacts.touch(runner, f.now())
+	wait := min(max(time.Duration(q.GetWaitMs())*time.Millisecond, 0), maxPoll)
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for first := true; ; first = false {
+		changed, channelsChanged := f.db.Changed(runnerTopic(runner)), f.channels.changed(runner)
+		rows, err := f.held(ctx, runner)
+		if err != nil {
+			return nil, err
+		}
+		if first {
+			if err := f.welcome(ctx, runner, rows); err != nil {
+				return nil, err
+			}
+			f.noteIdle(rows, q.GetHeld())
+		}
+		res := f.list(runner, rows)
+		if res.GetRevision() != q.GetRevision() {
+			return res, nil
+		}
+		select {
+		case <-changed:
+		case <-channelsChanged:
+		case <-timer.C:
+			f.contacts.touch(runner, f.now())
+			return res, nil
+		case <-f.stopping:
+			return res, nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		f.contacts.touch(runner, f.now())
+	}
+}
+
+// held reads what runner should hold.
+func (f *Fleet) held(ctx context.Context, runner string) (rows []row, err error) {
+	err = f.db.Read(ctx, func(tx *store.Tx) error {
+		r, err := scanRunner(tx.Row(runnerByID, runner).Scan)
+		switch {
+		case errors.Is(err, store.ErrNotFound), err == nil && r.revoked:
+			return ErrRevoked
+		case err != nil:
+			return fmt.Errorf("read Runner %s: %w", runner, err)
+		case !r.hello || f.updateFor(r) != "":
+			return ErrHello
+		}
+		f.contacts.stored(runner, r.LastContact)
+		if rows, err = store.All(tx, scanAssignment, assignmentsOfRunner, runner); err != nil {
+			return fmt.Errorf("read what Runner %s should hold: %w", runner, err)
+		}
+		return nil
+	})
+	return rows, err
+}
+
+// welcome takes back the loss of everything a Runner that is here again holds, and writes its contact when the
+// background's writes are late.
+func (f *Fleet) welcome(ctx context.Context, runner string, rows []row) error {
+	if f.contacts.overdue(runner, f.o.Lease/2) {
+		if err := f.flush(ctx); err != nil {
+			return err
+		}
+	}
+	for _, r := range rows {
+		if r.LostSince.IsZero() {
+			continue
+		}
+		err := f.db.Write(ctx, func(tx *store.Tx) error {
+			n, err := tx.Exec(foundSQL, r.ID)
+			if err != nil || n == 0 {
+				return err
+			}
+			// The contact goes with it, so that another Hub's reaper can't lose it again before this Hub's next flush.
+			if _, err := tx.Exec(contactSQL, runner, tx.Now().UnixMilli()); err != nil {
+				return err
+			}
+			o, err := f.owner(r.Kind)
+			if err != nil {
+				return err
+			}
+			finder, ok := o.(Finder)
+			if !ok {
+				return nil
+			}
+			a, err := f.Get(tx, r.ID)
+			if err != nil {
+				return err
+			}
+			return guarded(func() error { return finder.Found(tx.Context(), tx, a) })
+		})
+		if err != nil && ctx.Err() != nil {
+			return err
+		}
+		if err != nil {
+			f.log.Error().Err(err).Str("assignment", r.ID).Msg("the return of an assignment's Runner could not be recorded; tried again at its next Sync")
+		}
+	}
+	return nil
+}
+
+// idleStep is by how much an idle time must have moved to be written again.
+const idleStep = 5 * time.Second
+
+func (f *Fleet) noteIdle(rows []row, held []*wire.Held) {
+	if len(held) == 0 {
+		return
+	}
+	byID := make(map[string]row, len(rows))
+	for _, r := range rows {
+		byID[r.ID] = r
+	}
+	now := f.now()
+	for _, h := range held {
+		r, ok := byID[h.GetId()]
+		if !ok || h.GetFence() != r.Fence || h.GetGeneration() != r.Generation {
+			continue
+		}
+		var since time.Time
+		if h.GetIdleMs() > 0 {
+			since = now.Add(-time.Duration(h.GetIdleMs()) * time.Millisecond)
+		}
+		if since.IsZero() != r.IdleSince.IsZero() || since.Sub(r.IdleSince).Abs() > idleStep {
+			f.contacts.idle(r.ID, idle{since: millis(since), generation: r.Generation, fence: r.Fence})
+		}
+	}
+}
+
+func (f *Fleet) list(runner string, rows []row) *wire.SyncResponse {
+	res := &wire.SyncResponse{LeaseMs: f.o.Lease.Milliseconds(), Channels: f.channels.of(runner)}
+	digest := sha256.New()
+	for _, r := range rows {
+		item := &wire.Item{
+			Id: r.ID, Kind: string(r.Kind), Want: string(r.Want),
+			Generation: r.Generation, Fence: r.Fence, DeadlineMs: millis(r.Deadline),
+		}
+		res.Items = append(res.Items, item)
+		mix(digest, item.GetId(), item.GetKind(), item.GetWant())
+		mixInts(digest, item.GetGeneration(), item.GetFence(), item.GetDeadlineMs())
+	}
+	mix(digest, "channels")
+	for _, c := range res.Channels {
+		mix(digest, c.GetId(), c.GetAssignment())
+	}
+	res.Revision = base64.RawURLEncoding.EncodeToString(digest.Sum(nil)[:18])
+	return res
+}
+
+func mix(h hash.Hash, parts ...string) {
+	for _, p := range parts {
+		mixInts(h, int64(len(p)))
+		h.Write([]byte(p))
+	}
+}
+
+func mixInts(h hash.Hash, ns ...int64) {
+	for _, n := range ns {
+		var b [8]byte
+		binary.BigEndian.PutUint64(b[:], uint64(n))
+		h.Write(b[:])
+	}
+}
+
+// Fetch answers an assignment's payload for its newest generation. ErrUnknown, ErrFenced and ErrStale say that the
+// Runner's list is old.
+func (f *Fleet) Fetch(ctx context.Context, runner string, q *wire.FetchRequest) (*wire.FetchResponse, error) {
+	f.contacts.touch(runner, f.now())
+	res := &wire.FetchResponse{}
+	err := f.db.Read(ctx, func(tx *store.Tx) error {
+		a, err := f.of(tx, runner, q.GetId())
+		switch {
+		case err != nil:
+			return err
+		case q.GetFence() != a.Fence:
+			return ErrFenced
+		case q.GetGeneration() != a.Generation:
+			return ErrStale
+		}
+		o, err := f.owner(a.Kind)
+		if err != nil {
+			return err
+		}
+		return guarded(func() (err error) {
+			res.Payload, err = o.Payload(tx.Context(), tx, a.Assignment)
+			return err
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+// of reads an assignment of runner. One of another Runner is as unknown as none.
+func (f *Fleet) of(tx *store.Tx, runner, id string) (row, error) {
+	r, err := scanAssignment(tx.Row(assignmentByID, id).Scan)
+	if err != nil {
+		return row{}, rowError(id, err)
+	}
+	if r.Runner != runner {
+		return row{}, ErrUnknown
+	}
+	return r, nil
+}
+
+// contacts is when this Hub heard of each Runner, and what is idle, until flush writes it: leases are written in
+// batches, not one transaction a Sync (facts/sandbox.md §2.12).
+type contacts struct {
+	mu    sync.Mutex
+	seen  map[string]*contact
+	idles map[string]idle
+}
+
+type contact struct {
+	last    time.Time
+	written time.Time
+}
+
+type idle struct{ since, generation, fence int64 }
+
+func (c *contacts) init() { c.seen, c.idles = map[string]*contact{}, map[string]idle{} }
+
+func (c *contacts) of(runner string) *contact {
+	k := c.seen[runner]
+	if k == nil {
+		k = &contact{}
+		c.seen[runner] = k
+	}
+	return k
+}
+
+func (c *contacts) touch(runner string, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if k := c.of(runner); now.After(k.last) {
+		k.last = now
+	}
+}
+
+func (c *contacts) stored(runner string, at time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if k := c.of(runner); at.After(k.written) {
+		k.written = at
+	}
+}
+
+func (c *contacts) last(runner string) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if k := c.seen[runner]; k != nil {
+		return k.last
+	}
+	return time.Time{}
+}
+
+func (c *contacts) overdue(runner string, by time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.of(runner)
+	return k.last.Sub(k.written) > by
+}
+
+func (c *contacts) idle(assignment string, i idle) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.idles[assignment] = i
+}
+
+// flush writes contacts and idle times, in one transaction. What can't be written stays for the next time.
+func (f *Fleet) flush(ctx context.Context) error {
+	c := &f.contacts
+	c.mu.Lock()
+	due := map[string]time.Time{}
+	for runner, k := range c.seen {
+		if k.last.After(k.written) {
+			due[runner] = k.last
+		}
+	}
+	idles := c.idles
+	c.idles = map[string]idle{}
+	c.mu.Unlock()
+	if len(due) == 0 && len(idles) == 0 {
+		return nil
+	}
+	err := f.db.Write(ctx, func(tx *store.Tx) error {
+		for runner, last := range due {
+			if _, err := tx.Exec(contactSQL, runner, millis(last)); err != nil {
+				return fmt.Errorf("write the contact of Runner %s: %w", runner, err)
+			}
+		}
+		for id, i := range idles {
+			if _, err := tx.Exec(idleSQL, id, i.since, i.generation, i.fence); err != nil {
+				return fmt.Errorf("write the idle time of assignment %s: %w", id, err)
+			}
+		}
+		return nil
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		for id, i := range idles {
+			if _, newer := c.idles[id]; !newer {
+				c.idles[id] = i
+			}
+		}
+		return err
+	}
+	for runner, last := range due {
+		if k := c.of(runner); last.After(k.written) {
+			k.written = last
+		}
+	}
+	return nil
+}
