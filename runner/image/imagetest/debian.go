@@ -1,0 +1,105 @@
+package imagetest
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/claude-hub/claude-hub/runner/image"
+)
+
+const hostArchitecture = runtime.GOARCH
+
+// DebianPackages is what Debian's image has beside a minimal bookworm.
+var DebianPackages = []string{
+	"ca-certificates", "curl", "git", "iproute2", "iputils-ping", "libcap2-bin", "make", "procps", "python3-minimal", "sudo",
+}
+
+// CacheDir is the folder that tests of this machine share across runs: $CLAUDE_HUB_TEST_CACHE, or claude-hub-test in the
+// user's cache folder.
+func CacheDir() (string, error) {
+	if dir := os.Getenv("CLAUDE_HUB_TEST_CACHE"); dir != "" {
+		return filepath.Abs(dir)
+	}
+	base, err := os.UserCacheDir()
+	if err != nil {
+		base = os.TempDir()
+	}
+	return filepath.Join(base, "claude-hub-test"), nil
+}
+
+// DebianStore is the machine's shared image store for tests. Don't remove images from it.
+func DebianStore(t testing.TB) *image.Store {
+	t.Helper()
+	s, err := openShared()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+var openShared = sync.OnceValues(func() (*image.Store, error) {
+	dir, err := CacheDir()
+	if err != nil {
+		return nil, err
+	}
+	return image.Open(filepath.Join(dir, "images"), image.Options{})
+})
+
+// Debian is a bookworm image with DebianPackages, in DebianStore. The first test on a machine makes it with debootstrap,
+// which takes about a minute; others, in any process, wait for that one. Its layers are shared: never write to them.
+func Debian(t testing.TB) image.Image {
+	t.Helper()
+	img, err := debian()
+	if err != nil {
+		t.Fatalf("the tests need a Debian image, and debootstrap couldn't make one: %v", err)
+	}
+	return img
+}
+
+var debian = sync.OnceValues(func() (image.Image, error) {
+	s, err := openShared()
+	if err != nil {
+		return image.Image{}, err
+	}
+	dir, err := CacheDir()
+	if err != nil {
+		return image.Image{}, err
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "debian.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return image.Image{}, err
+	}
+	defer lock.Close()
+	for {
+		if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != unix.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		return image.Image{}, fmt.Errorf("waiting for another test's Debian: %w", err)
+	}
+	sum := sha256.Sum256([]byte(strings.Join(DebianPackages, " ")))
+	tag := "claude-hub-test/debian:" + hex.EncodeToString(sum[:6])
+	if img, err := s.Get(tag); image.CodeOf(err) != image.NotFound {
+		return img, err
+	}
+	var log bytes.Buffer
+	img, err := s.Debootstrap(context.Background(), image.DebootstrapOptions{
+		Name: tag, Include: DebianPackages, Cache: filepath.Join(dir, "debs"),
+	}, &log)
+	if err != nil {
+		return img, fmt.Errorf("%w\n%s", err, log.Bytes()[max(0, log.Len()-4000):])
+	}
+	return img, nil
+})
