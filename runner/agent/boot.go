@@ -1,0 +1,153 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// BootEnv is the environment variable by which the engine gives PID 1 the contents of its network files, as JSON:
+// {"hostname":"…","hosts":"…","resolv":"…"}. Nothing in it is secret. The agent removes it from its environment.
+const BootEnv = "CLAUDE_HUB_AGENT"
+
+type bootFiles struct {
+	Hostname string `json:"hostname"`
+	Hosts    string `json:"hosts"`
+	Resolv   string `json:"resolv"`
+}
+
+// writeBootFiles writes the network files beneath root. They are plain files and not mounts, so that a bootstrap can
+// replace them (facts/sandbox.md §2.11). It returns a sentence for each that could not be written.
+func writeBootFiles(root, config string) []string {
+	if config == "" {
+		return nil
+	}
+	var b bootFiles
+	if err := json.Unmarshal([]byte(config), &b); err != nil {
+		return []string{fmt.Sprintf("%s is not the JSON it should be: %v", BootEnv, err)}
+	}
+	etc, err := openEtc(root)
+	if err != nil {
+		return []string{fmt.Sprintf("/etc/hostname, /etc/hosts and /etc/resolv.conf were not written: the image's /etc can't be used: %v", err)}
+	}
+	defer unix.Close(etc)
+	var problems []string
+	for _, f := range []struct{ name, content string }{
+		{"hostname", lineOf(b.Hostname)}, {"hosts", b.Hosts}, {"resolv.conf", b.Resolv},
+	} {
+		if f.content == "" {
+			continue
+		}
+		if err := replace(etc, f.name, []byte(f.content)); err != nil {
+			problems = append(problems, fmt.Sprintf("/etc/%s was not written: %v", f.name, err))
+		}
+	}
+	return problems
+}
+
+func lineOf(s string) string {
+	if s == "" || s[len(s)-1] == '\n' {
+		return s
+	}
+	return s + "\n"
+}
+
+// openEtc opens root's etc, made if absent, and follows no link on the way.
+func openEtc(root string) (int, error) {
+	r, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(r)
+	if err := unix.Mkdirat(r, "etc", 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+		return -1, err
+	}
+	return unix.Openat(r, "etc", unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+}
+
+// replace makes name in dir a regular file with that content, by a temporary file and rename: a link of that name is
+// replaced, never followed. A file that is the same already isn't touched.
+func replace(dir int, name string, content []byte) error {
+	if same(dir, name, content) {
+		return nil
+	}
+	tmp := ".claude-hub-" + name
+	if err := unix.Unlinkat(dir, tmp, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	fd, err := unix.Openat(dir, tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), tmp)
+	_, err = f.Write(content)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = unix.Renameat(dir, tmp, dir, name)
+	}
+	if err != nil {
+		unix.Unlinkat(dir, tmp, 0) //nolint:errcheck // the first error is the one to tell
+	}
+	return err
+}
+
+func same(dir int, name string, content []byte) bool {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != int64(len(content)) || st.Mode&0o777 != 0o644 {
+		return false
+	}
+	b := make([]byte, len(content)+1)
+	n, err := unix.Read(fd, b)
+	return err == nil && bytes.Equal(b[:n], content)
+}
+
+// cgroupFiles are where a process moves itself below the limits that leave the agent room: of cgroup v2, and of those v1
+// hierarchies that the engine limits (facts/sandbox.md §2.3). Which of them exist is seen at each start, since the
+// engine makes the groups after the agent runs.
+var cgroupFiles = []string{
+	"/sys/fs/cgroup/user/cgroup.procs",
+	"/sys/fs/cgroup/memory/user/cgroup.procs",
+	"/sys/fs/cgroup/pids/user/cgroup.procs",
+	"/sys/fs/cgroup/cpu/user/cgroup.procs",
+	"/sys/fs/cgroup/cpu,cpuacct/user/cgroup.procs",
+}
+
+// oomKills is how often the kernel has killed in the Sandbox for want of memory, as far as that can be read.
+func oomKills() int64 {
+	for _, f := range []string{"/sys/fs/cgroup/user/memory.events", "/sys/fs/cgroup/memory/user/memory.oom_control"} {
+		fd, err := unix.Open(f, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		if err != nil {
+			continue
+		}
+		b := make([]byte, 1024)
+		n, err := unix.Read(fd, b)
+		unix.Close(fd)
+		if err != nil {
+			continue
+		}
+		return counter(b[:max(n, 0)], "oom_kill")
+	}
+	return 0
+}
+
+func counter(b []byte, key string) int64 {
+	for _, l := range bytes.Split(b, []byte("\n")) {
+		if f := bytes.Fields(l); len(f) == 2 && string(f[0]) == key {
+			n, _ := strconv.ParseInt(string(f[1]), 10, 64)
+			return n
+		}
+	}
+	return 0
+}

@@ -1,0 +1,67 @@
+package agent
+
+import (
+	"crypto/rand"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// listenerFD is the descriptor on which the engine hands over the listening socket.
+const listenerFD = 3
+
+// Main is the hidden `agent` command: PID 1 of a Sandbox. It returns the exit code when it can't be that, or after Stop.
+// It must be PID 1 of a pid namespace of its own, and refuses to run otherwise: that is what tells a caller outside
+// (whose pid it sees as 0) from a process of the Sandbox.
+func Main(args []string) int {
+	// Whatever the engine or the runtime left open is for no child (facts/sandbox.md §2.1).
+	syscall.CloseOnExec(listenerFD)
+	unix.CloseRange(listenerFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) //nolint:errcheck // beside the line above, care
+	if len(args) > 0 {
+		fmt.Fprintln(os.Stderr, "claude-hub agent takes no arguments; it is started by a Runner")
+		return 2
+	}
+	if os.Getpid() != 1 {
+		fmt.Fprintln(os.Stderr, "claude-hub agent is PID 1 of a Sandbox and is started by a Runner, not by hand")
+		return 2
+	}
+	config := os.Getenv(BootEnv)
+	os.Unsetenv(BootEnv)
+	settle()
+	f := os.NewFile(listenerFD, "agent")
+	l, err := net.FileListener(f)
+	f.Close()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "claude-hub agent: descriptor %d is no listening socket: %v\n", listenerFD, err)
+		return 2
+	}
+	a := &agent{boot: rand.Text(), reaper: newReaper(), cmds: map[string]*command{}, stopped: make(chan struct{})}
+	go a.reaper.run()
+	a.problems = writeBootFiles("/", config)
+	go a.serve(l)
+	<-a.stopped
+	return 0
+}
+
+// settle makes the process what PID 1 should be: small, without core files, and deaf to signals from inside.
+func settle() {
+	runtime.GOMAXPROCS(min(2, runtime.NumCPU()))
+	debug.SetGCPercent(25)
+	debug.SetMemoryLimit(40 << 20)
+	unix.Umask(0o022)
+	// A core file would be a copy of a process's environment on a disk (facts/sandbox.md §2.9). Children inherit it.
+	unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}) //nolint:errcheck // lowering is always allowed
+	// Go exits on these, so `kill 1` would end the Sandbox. They are caught and dropped rather than ignored, because
+	// what is ignored stays ignored in every child.
+	drop := make(chan os.Signal, 1)
+	signal.Notify(drop, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
+		syscall.SIGALRM, syscall.SIGVTALRM, syscall.SIGPROF, syscall.SIGXCPU, syscall.SIGXFSZ, syscall.SIGIO, syscall.SIGPWR,
+		syscall.SIGABRT, syscall.SIGTRAP, syscall.SIGSYS, syscall.SIGSTKFLT, syscall.SIGPIPE)
+}
