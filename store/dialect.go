@@ -52,7 +52,7 @@ func classify(err error) class {
 type lite struct{ path string }
 
 func newLite(path string) (dialect, error) {
-	p, err := settle(path)
+	p, err := place(path)
 	return &lite{p}, err
 }
 
@@ -168,7 +168,8 @@ func (h *pgHeld) alive(ctx context.Context) error { return h.conn.Ping(ctx) }
 func (h *pgHeld) release() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = h.conn.Close(ctx) // the server frees the lock with the connection, however it ends
+	_, _ = h.conn.Exec(ctx, `ROLLBACK`) // frees the lock before we return; the connection's end frees it in any case
+	_ = h.conn.Close(ctx)
 }
 
 func (p *postgres) notify(ctx context.Context, db *sql.DB, hub string) {

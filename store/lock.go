@@ -34,59 +34,52 @@ type keeper struct {
 // prepare takes the instance lock and brings the schema up to date under it. Every Hub holds a shared lock for its life;
 // a migration, like an Exclusive open, needs all others gone.
 func (db *DB) prepare(ctx context.Context, o options) (*keeper, error) {
+	deadline := time.Now().Add(o.wait)
 	for {
 		todo, err := db.pending(ctx, o.migrations)
 		if err != nil {
 			return nil, err
 		}
 		alone := o.exclusive || len(todo) > 0
-		h, err := acquire(ctx, db.d, alone, o.wait)
-		if errors.Is(err, ErrInUse) && len(todo) > 0 && !o.exclusive {
-			// Another Hub may have been the one that migrated, and holds its shared lock by now.
-			if now, err := db.pending(ctx, o.migrations); err == nil && len(now) == 0 {
-				continue
-			}
-			return nil, fmt.Errorf("the database must be updated, which needs all other Hubs stopped: %w", err)
-		}
+		h, err := db.d.tryLock(ctx, alone)
 		if err != nil {
 			return nil, err
 		}
-		if alone {
-			if err = db.migrate(ctx, o.migrations); err == nil {
-				err = db.newEpoch(ctx)
+		if h == nil {
+			// Somebody else has it; perhaps a Hub that started with us and is migrating, so look anew each time.
+			switch {
+			case time.Now().Before(deadline):
+			case alone && !o.exclusive:
+				return nil, fmt.Errorf("the database must be updated, which needs all other Hubs stopped: %w", ErrInUse)
+			default:
+				return nil, ErrInUse
 			}
-		} else if todo, err = db.pending(ctx, o.migrations); err == nil && len(todo) > 0 {
-			h.release() // it was replaced between our look and our lock
+			if err := db.sleep(ctx, 50*time.Millisecond); err != nil {
+				return nil, err
+			}
 			continue
 		}
-		if err != nil {
+		if done, err := db.settle(ctx, o, alone); err != nil || !done {
 			h.release()
-			return nil, err
-		}
-		if alone && !o.exclusive {
-			h.release()
+			if err != nil {
+				return nil, err
+			}
 			continue
 		}
-		return &keeper{held: h, exclusive: o.exclusive, every: 3 * time.Second}, nil
+		return &keeper{held: h, exclusive: o.exclusive, every: o.look}, nil
 	}
 }
 
-func acquire(ctx context.Context, d dialect, exclusive bool, wait time.Duration) (held, error) {
-	deadline := time.Now().Add(wait)
-	for {
-		h, err := d.tryLock(ctx, exclusive)
-		if err != nil || h != nil {
-			return h, err
-		}
-		if !time.Now().Before(deadline) {
-			return nil, ErrInUse
-		}
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
+// settle brings the schema up to date under the lock that prepare holds, and says whether that lock is the one to keep.
+func (db *DB) settle(ctx context.Context, o options, alone bool) (bool, error) {
+	if !alone {
+		todo, err := db.pending(ctx, o.migrations)
+		return len(todo) == 0, err // else the database was replaced between our look and our lock
 	}
+	if err := db.migrate(ctx, o.migrations); err != nil {
+		return false, err
+	}
+	return o.exclusive, db.newEpoch(ctx)
 }
 
 // keep looks after the lock until ctx ends.

@@ -19,9 +19,9 @@ var networked = map[int64]string{
 	0x0bd00bd0: "Lustre", 0x01161970: "GFS2", 0x47504653: "GPFS",
 }
 
-// settle makes the database's folder and file where they are missing, readable by their owner only, and gives the one
+// place makes the database's folder and file where they are missing, readable by their owner only, and gives the one
 // path by which every process calls it.
-func settle(path string) (string, error) {
+func place(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return "", err

@@ -7,7 +7,7 @@
 //   - Parameters are $1, $2 … in any order. No JSON operators, arrays, enums, triggers or engine-specific functions.
 //   - Ids are TEXT from NewID. Times are BIGINT milliseconds since 1970 UTC: pass a time.Time (the zero time is NULL) and
 //     scan into At(&t). Truth values are BIGINT with CHECK (x IN (0, 1)): pass a bool and scan into a *bool.
-//   - Bytes are BYTEA and []byte (nil is NULL, empty is empty). Documents are JSON in TEXT: pass a string or json.RawMessage.
+//   - Bytes are BYTEA and []byte (nil is NULL; empty bytes are not, but may be scanned as nil). Documents are JSON in TEXT: pass a string or json.RawMessage.
 //   - TEXT is valid UTF-8 without NUL, on both: anything else is an error. Text makes any string fit.
 //   - After a statement failed, its transaction can only be rolled back, on both: say ON CONFLICT instead of trying.
 //   - Close the rows of one statement before the next statement of that transaction starts (All does).
@@ -66,6 +66,7 @@ type options struct {
 	notify     bool
 	poll       time.Duration
 	wait       time.Duration
+	look       time.Duration // how often the instance lock is looked after
 	migrations fs.FS
 }
 
@@ -81,7 +82,7 @@ func Exclusive() Option { return func(o *options) { o.exclusive = true } }
 // seconds for other processes to let go, then fails with ErrInUse. A database with a newer schema than this binary
 // knows fails with ErrNewer.
 func Open(ctx context.Context, url string, opts ...Option) (*DB, error) {
-	o := options{notify: true, poll: 2 * time.Second, wait: 15 * time.Second, migrations: shipped()}
+	o := options{notify: true, poll: 2 * time.Second, wait: 15 * time.Second, look: 3 * time.Second, migrations: shipped()}
 	for _, f := range opts {
 		f(&o)
 	}
