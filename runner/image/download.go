@@ -136,7 +136,7 @@ func (e *endpoint) rest(ctx context.Context, d *partial, digest string, size int
 	header := http.Header{}
 	want := []int{http.StatusOK}
 	if d.at > 0 {
-		header.Set("Range", fmt.Sprintf("bytes=%d-", d.at))
+		header.Set("Range", fmt.Sprintf("bytes=%d-%d", d.at, size-1))
 		want = append(want, http.StatusPartialContent)
 	}
 	resp, err := e.get(ctx, "blobs", digest, header, want...)

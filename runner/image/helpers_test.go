@@ -120,9 +120,11 @@ type requests struct {
 	lines  []string
 	ranges []string
 	answer func(w http.ResponseWriter, r *http.Request) bool // true: answered
+	inner  http.Handler
 }
 
 func (q *requests) wrap(h http.Handler) http.Handler {
+	q.inner = h
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q.mu.Lock()
 		q.lines = append(q.lines, r.Method+" "+r.URL.Path)
@@ -155,6 +157,7 @@ func (q *requests) count(method, part string) int {
 	return n
 }
 
+// asked lists the parts of blobs that were asked for.
 func (q *requests) asked() []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
