@@ -1,0 +1,95 @@
+package oci
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/claude-hub/claude-hub/runner/sandbox"
+)
+
+// bootRecord is what is known of one boot, in RunDir. A boot is only as good as its record: one that isn't Ready is
+// cleaned up, whatever runs of it.
+type bootRecord struct {
+	Generation string       `json:"generation"`
+	Spec       sandbox.Spec `json:"spec"`
+	Process    process      `json:"process"`
+	Net        *lease       `json:"net,omitempty"`
+	Ready      bool         `json:"ready"`
+}
+
+// box is a running Sandbox, booted or adopted by this process.
+type box struct {
+	e    *Engine
+	id   sandbox.ID
+	boot bootRecord
+	done chan struct{}
+}
+
+func (e *Engine) newBox(id sandbox.ID, boot bootRecord, pidfd int) *box {
+	b := &box{e: e, id: id, boot: boot, done: make(chan struct{})}
+	go func() {
+		// A file, so that waiting takes no thread: the runtime polls a pidfd as it does a socket.
+		f := pollable(pidfd)
+		defer f.Close()
+		waitPollable(f)
+		close(b.done)
+	}()
+	return b
+}
+
+func (b *box) running() bool {
+	select {
+	case <-b.done:
+		return false
+	default:
+	}
+	_, err := startTime(b.boot.Process.PID)
+	return err == nil
+}
+
+func (b *box) ID() sandbox.ID        { return b.id }
+func (b *box) Generation() string    { return b.boot.Generation }
+func (b *box) Done() <-chan struct{} { return b.done }
+
+// Dial is sandbox.Sandbox's.
+func (b *box) Dial(ctx context.Context) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "unix", b.e.socketPath(b.id))
+}
+
+// Usage is sandbox.Sandbox's.
+func (b *box) Usage(context.Context) (sandbox.Usage, error) {
+	u, err := b.e.cgroups.usage(b.id)
+	if err != nil {
+		return u, err
+	}
+	fi, err := os.Stat(filepath.Join(b.boot.Spec.Disk.Path, diskImage))
+	if err != nil {
+		return u, err
+	}
+	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
+		u.Disk = st.Blocks * 512
+	}
+	return u, nil
+}
+
+func pollable(pidfd int) *os.File {
+	_ = unix.SetNonblock(pidfd, true)
+	return os.NewFile(uintptr(pidfd), "pidfd")
+}
+
+func waitPollable(f *os.File) {
+	c, err := f.SyscallConn()
+	if err == nil {
+		err = c.Read(func(fd uintptr) bool { return waitExit(int(fd), 0) })
+	}
+	if err != nil {
+		// Not pollable by the runtime: wait the plain way, on a thread.
+		waitExit(int(f.Fd()), -1)
+	}
+}

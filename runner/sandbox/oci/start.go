@@ -1,0 +1,314 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/claude-hub/claude-hub/runner/sandbox"
+)
+
+// Start is sandbox.Engine's.
+func (e *Engine) Start(ctx context.Context, id sandbox.ID, s sandbox.Spec) (sandbox.Sandbox, error) {
+	if err := checkID(id); err != nil {
+		return nil, err
+	}
+	if err := checkSpec(s); err != nil {
+		return nil, err
+	}
+	defer e.ids.lock(string(id))()
+	if b := e.box(id); b != nil && b.running() {
+		if sameSpec(b.boot.Spec, s) {
+			return b, nil
+		}
+		return nil, sandbox.Errorf(sandbox.ErrRunning, "the Sandbox %s runs with other settings: stop it before it is started with new ones", id)
+	}
+	if err := e.cleanUp(ctx, id); err != nil {
+		return nil, fmt.Errorf("what the last boot of the Sandbox %s left can't be cleaned up: %w", id, err)
+	}
+	b, err := e.boot(ctx, id, s)
+	if err != nil {
+		// The caller may have given up; cleaning up may not.
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		if cerr := e.cleanUp(clean, id); cerr != nil {
+			e.cfg.Log.Warn().Err(cerr).Str("sandbox", string(id)).Msg("What a failed boot left could not be cleaned up; the next start tries again.")
+		}
+		return nil, err
+	}
+	return b, nil
+}
+
+// boot does the steps of a boot in order. Each leaves what cleanUp undoes, and the record of the boot is ready last.
+func (e *Engine) boot(ctx context.Context, id sandbox.ID, s sandbox.Spec) (*box, error) {
+	if err := e.checkRoom(); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(e.bundleDir(id), 0o711); err != nil {
+		return nil, err
+	}
+	p := plan{spec: s, folders: map[string]string{}, cgroup: e.cgroups.path(id)}
+	if err := e.prepareDisk(ctx, id, &p); err != nil {
+		return nil, err
+	}
+	boot := bootRecord{Generation: randomID(), Spec: s}
+	res := resolver{}
+	if !s.Network.Off {
+		l, err := e.takeLease(id)
+		if err != nil {
+			return nil, err
+		}
+		res = e.hostResolver()
+		l.Forward = res.forward
+		boot.Net = l
+	}
+	if err := writeJSON(e.bootFile(id), boot, false); err != nil {
+		return nil, err
+	}
+	p.boot = AgentBoot{Hostname: s.Hostname, Hosts: hostsFile(s.Hostname, boot.Net), Resolv: res.file(boot.Net)}
+	cfg, err := e.runtimeSpec(p)
+	if err != nil {
+		return nil, err
+	}
+	pid, err := e.runtimeRun(ctx, id, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if boot.Process, err = identify(pid); err != nil {
+		return nil, fmt.Errorf("the Sandbox %s ended right after its boot: %w", id, err)
+	}
+	if err := e.cgroups.divide(id, pid, p.disk.IDBase, s.Limits); err != nil {
+		return nil, fmt.Errorf("the limits of the Sandbox %s can't be set: %w", id, err)
+	}
+	if boot.Net != nil {
+		if err := e.attach(pid, boot.Net); err != nil {
+			return nil, err
+		}
+		if boot.Net.Forward {
+			if err := e.dns.start(boot.Net); err != nil {
+				return nil, err
+			}
+		}
+	}
+	boot.Ready = true
+	if err := writeJSON(e.bootFile(id), boot, false); err != nil {
+		return nil, err
+	}
+	fd, alive := boot.Process.open()
+	if !alive {
+		return nil, fmt.Errorf("the Sandbox %s ended right after its boot", id)
+	}
+	b := e.newBox(id, boot, fd)
+	e.setBox(id, b)
+	return b, nil
+}
+
+// prepareDisk mounts the disk, the root filesystem on it, and makes the folders that are bound.
+func (e *Engine) prepareDisk(ctx context.Context, id sandbox.ID, p *plan) error {
+	defer e.disks.locks.lock(p.spec.Disk.Path)()
+	if other, ok := e.disks.take(p.spec.Disk.Path, id); !ok {
+		return sandbox.Errorf(sandbox.ErrRunning, "the disk %s is used by the Sandbox %s", p.spec.Disk.Path, other)
+	}
+	m, err := e.mountDisk(ctx, p.spec.Disk)
+	if err != nil {
+		return err
+	}
+	p.disk = m
+	if err := checkUpper(m, p.spec.Base); err != nil {
+		return err
+	}
+	if err := writeJSON(e.recordFile(id), record{Spec: p.spec, Started: time.Now().UTC()}, true); err != nil {
+		return err
+	}
+	// From the record on nobody deletes the snapshots among the layers; one that went before shows here.
+	if p.root, err = e.mountRoot(id, m, p.spec.Base); err != nil {
+		return err
+	}
+	if p.tmp, err = e.freshTmp(m, p.spec.Disk.Path); err != nil {
+		return err
+	}
+	for _, b := range p.spec.Binds {
+		if filepath.IsAbs(b.Folder) {
+			if !exists(b.Folder) {
+				return fmt.Errorf("the host's %s, to be bound at %s, is not there", b.Folder, b.Guest)
+			}
+			p.folders[b.Guest] = b.Folder
+			continue
+		}
+		if p.folders[b.Guest], err = diskFolder(m, b.Folder, b.UID, b.GID, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hostsFile names the Sandbox itself, else sudo warns (facts/sandbox.md §2.11).
+func hostsFile(hostname string, l *lease) string {
+	own := "127.0.1.1"
+	if l != nil {
+		own = l.guest().String()
+	}
+	return "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n" + own + "\t" + hostname + "\n"
+}
+
+// Stop is sandbox.Engine's.
+func (e *Engine) Stop(ctx context.Context, id sandbox.ID, grace time.Duration) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
+	defer e.ids.lock(string(id))()
+	return e.stopBox(ctx, id, grace)
+}
+
+// stopBox stops id and cleans up after it. The caller holds the id's lock.
+func (e *Engine) stopBox(ctx context.Context, id sandbox.ID, grace time.Duration) error {
+	if b := e.box(id); b != nil && grace > 0 && b.running() {
+		if err := unix.Kill(b.boot.Process.PID, unix.SIGTERM); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+		t := time.NewTimer(grace)
+		defer t.Stop()
+		select {
+		case <-b.done:
+		case <-t.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return e.cleanUp(ctx, id)
+}
+
+// cleanUp ends whatever is left of a boot and takes back all that a boot makes, in the opposite order. It can be
+// repeated. The caller holds the id's lock, or is the only one there.
+func (e *Engine) cleanUp(ctx context.Context, id sandbox.ID) error {
+	dir := e.bundleDir(id)
+	if !exists(dir) {
+		return nil
+	}
+	var boot bootRecord
+	if _, err := readJSON(e.bootFile(id), &boot); err != nil {
+		e.cfg.Log.Warn().Err(err).Msg("The record of a boot is damaged.")
+	}
+	// The box knows its process even if the record of it was lost.
+	b := e.box(id)
+	if b != nil {
+		boot = b.boot
+	}
+	force := true
+	if fd, alive := boot.Process.open(); alive {
+		// Without PID 1 the kernel ends every process of its pid namespace. `delete --force` does it, too, but polls at
+		// 100 ms (facts/sandbox.md §1).
+		err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+		ended := waitExit(fd, 30*time.Second)
+		unix.Close(fd)
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+		if !ended {
+			return fmt.Errorf("the processes of the Sandbox %s don't end: one waits in the kernel", id)
+		}
+		force = false
+	}
+	if b != nil {
+		<-b.done
+		e.setBox(id, nil)
+		force = false
+	}
+	if err := e.runtimeDelete(ctx, id, force); err != nil {
+		if err := e.runtimeDelete(ctx, id, true); err != nil {
+			return err
+		}
+	}
+	// A runtime that was killed half way has processes it knows nothing of.
+	for _, pid := range e.cgroups.processes(id) {
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+	}
+	if err := e.cgroups.remove(id); err != nil {
+		return err
+	}
+	if boot.Net != nil {
+		if err := e.detach(boot.Net); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(unmountTree(e.rootDir(id)), removeMountDirs(e.rootDir(id))); err != nil {
+		return err
+	}
+	if err := os.Remove(e.socketPath(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	e.releaseDisk(id)
+	return os.RemoveAll(dir)
+}
+
+// releaseDisk frees whichever disk id has.
+func (e *Engine) releaseDisk(id sandbox.ID) {
+	e.disks.mu.Lock()
+	defer e.disks.mu.Unlock()
+	for path, user := range e.disks.users {
+		if user == id {
+			delete(e.disks.users, path)
+		}
+	}
+}
+
+// Remove is sandbox.Engine's.
+func (e *Engine) Remove(ctx context.Context, id sandbox.ID) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
+	defer e.ids.lock(string(id))()
+	if b := e.box(id); b != nil && b.running() {
+		return sandbox.Errorf(sandbox.ErrRunning, "the Sandbox %s is running: stop it before it is removed", id)
+	}
+	if err := e.cleanUp(ctx, id); err != nil {
+		return err
+	}
+	var rec record
+	found, err := readJSON(e.recordFile(id), &rec)
+	if err != nil {
+		return err
+	}
+	if !found {
+		return nil
+	}
+	if err := e.removeRoot(ctx, rec.Spec.Disk); err != nil {
+		return fmt.Errorf("the root filesystem of the Sandbox %s can't be removed: %w", id, err)
+	}
+	return os.Remove(e.recordFile(id))
+}
+
+// removeRoot deletes the root filesystem on a disk, if the disk is there, and leaves the disk mounted or not as it was.
+func (e *Engine) removeRoot(ctx context.Context, d sandbox.Disk) error {
+	defer e.disks.locks.lock(d.Path)()
+	if other, used := e.disks.user(d.Path); used {
+		// Somebody else was started on the disk since: its root filesystem is theirs.
+		e.cfg.Log.Debug().Str("disk", d.Path).Str("sandbox", string(other)).Msg("A removed Sandbox's disk has another user.")
+		return nil
+	}
+	if !exists(filepath.Join(d.Path, diskImage)) {
+		return nil
+	}
+	mounted, err := isMountpoint(e.diskMount(d.Path))
+	if err != nil {
+		return err
+	}
+	m, err := e.mountDisk(ctx, d)
+	if err != nil {
+		return err
+	}
+	if err := os.RemoveAll(filepath.Join(m.Folder, rootName)); err != nil {
+		return err
+	}
+	if mounted {
+		return nil
+	}
+	return e.unmountDisk(d.Path)
+}
