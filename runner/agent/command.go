@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
 	"github.com/claude-hub/claude-hub/runner/agent/stage"
@@ -230,16 +229,13 @@ func (c *command) wire(cmd Cmd, who account) (_ *ends, err error) {
 		}
 	}()
 	if cmd.TTY != nil {
-		ours, theirs, err := pty.Open()
+		ours, theirs, err := openTTY(*cmd.TTY)
 		if err != nil {
 			return e, err
 		}
 		e.in, e.out, e.child = ours, ours, [3]*os.File{theirs, theirs, theirs}
 		// Programs open the terminal by its name too (gpg, screen), as the user they run as.
 		if err := theirs.Chown(who.uid, -1); err != nil && who.uid != 0 {
-			return e, err
-		}
-		if err := pty.Setsize(ours, winsize(*cmd.TTY)); err != nil {
 			return e, err
 		}
 		c.tty = ours
@@ -281,8 +277,6 @@ func pipe(readIsOurs bool) (r, w *os.File, err error) {
 	}
 	return os.NewFile(uintptr(p[0]), "pipe"), os.NewFile(uintptr(p[1]), "pipe"), nil
 }
-
-func winsize(s Size) *pty.Winsize { return &pty.Winsize{Rows: s.Rows, Cols: s.Cols} }
 
 // spawn forks a stage, hands it rq and waits until it has become the program, or says why it could not.
 func (a *agent) spawn(rq stage.Request, e *ends, cmd Cmd, who account) (int, <-chan syscall.WaitStatus, bool, error) {

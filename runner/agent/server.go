@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 )
 
@@ -179,7 +178,7 @@ func (a *agent) short(conn net.Conn, h header) (any, error) {
 		if c.tty == nil || h.Size == nil {
 			return nil, fail(CodeBad, "command %q has no terminal", c.id)
 		}
-		if err := pty.Setsize(c.tty, winsize(*h.Size)); err != nil {
+		if err := setSize(c.tty, *h.Size); err != nil {
 			return nil, fail(CodeEnded, "the terminal is closed: %v", err)
 		}
 		return struct{}{}, nil
