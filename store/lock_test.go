@@ -154,6 +154,43 @@ func TestAHubThatLostItsLockDoesNotWriteBesideOrAfterAnExclusiveUser(t *testing.
 	}
 }
 
+// TestTheHubOutlivesItsConnections: a restarted server costs nobody more than the transaction that was under way.
+func TestTheHubOutlivesItsConnections(t *testing.T) {
+	t.Parallel()
+	url := storetest.PostgreSQL(t)
+	hub := storetest.Open(t, url, store.WithLockLook(50*time.Millisecond))
+	other := storetest.Open(t, url)
+	write(t, hub, `CREATE TABLE x (id TEXT)`)
+	var pids []int64
+	if err := hub.Read(t.Context(), func(tx *store.Tx) (err error) {
+		// Other tests' connections are theirs: only those that used this schema's tables or wait for its hints count.
+		pids, err = store.All(tx, store.Scan1[int64], `SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()
+			AND application_name = 'claude-hub' AND query LIKE '%' || md5(current_schema()) || '%'`)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(pids) == 0 {
+		t.Fatal("nobody listens for hints")
+	}
+	var writer int64
+	if err := hub.Write(t.Context(), func(tx *store.Tx) error {
+		return tx.Row(`SELECT pg_backend_pid()`).Scan(&writer)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	pids = append(pids, writer)
+	for _, pid := range pids {
+		if n := number(t, hub, `SELECT count(*) WHERE pg_terminate_backend($1::int)`, pid); n != 1 {
+			t.Fatalf("connection %d could not be ended", pid)
+		}
+	}
+	dropLocks(t, hub)
+	ch := other.Changed("x")
+	wake(t, hub, "x")
+	within(t, ch, 10*time.Second, "x, after the listening connections were ended")
+}
+
 func TestAnExclusiveUserThatLostItsLockStops(t *testing.T) {
 	t.Parallel()
 	url := storetest.PostgreSQL(t)

@@ -53,9 +53,10 @@ type DB struct {
 	epoch       string
 	topics      topics
 
-	stop context.CancelFunc
-	done chan struct{}
-	bg   sync.WaitGroup
+	stop   context.CancelFunc
+	done   chan struct{}
+	ending sync.Once
+	bg     sync.WaitGroup
 }
 
 // Option changes how Open opens.
@@ -80,7 +81,8 @@ func Exclusive() Option { return func(o *options) { o.exclusive = true } }
 // naming one schema is made if it doesn't exist. A missing SQLite file is made, readable by its owner only; on a
 // network file system it is refused, since SQLite's locks don't hold there. Migrations run alone: Open waits some
 // seconds for other processes to let go, then fails with ErrInUse. A database with a newer schema than this binary
-// knows fails with ErrNewer.
+// knows fails with ErrNewer. Behind a pooler that gives out connections by transaction, add
+// default_query_exec_mode=exec; there wakeups from other Hubs come by polling.
 func Open(ctx context.Context, url string, opts ...Option) (*DB, error) {
 	o := options{notify: true, poll: 2 * time.Second, wait: 15 * time.Second, look: 3 * time.Second, migrations: shipped()}
 	for _, f := range opts {
@@ -140,24 +142,21 @@ func (db *DB) start(ctx context.Context, o options) (err error) {
 
 // Close waits for running transactions, gives up the instance lock and closes the database. Every channel that
 // Changed gave out is closed. Closing twice does nothing.
-func (db *DB) Close() error {
-	select {
-	case <-db.done:
-		return nil
-	default:
-	}
-	close(db.done)
-	db.stop()
-	db.bg.Wait()
-	for range cap(db.slots) {
-		<-db.slots
-	}
-	for range cap(db.readers) {
-		db.readers <- struct{}{}
-	}
-	err := errors.Join(db.read.Close(), db.write.Close())
-	db.lock.release()
-	db.topics.wakeAll()
+func (db *DB) Close() (err error) {
+	db.ending.Do(func() {
+		close(db.done)
+		db.stop()
+		db.bg.Wait()
+		for range cap(db.slots) {
+			<-db.slots
+		}
+		for range cap(db.readers) {
+			db.readers <- struct{}{}
+		}
+		err = errors.Join(db.read.Close(), db.write.Close())
+		db.lock.release()
+		db.topics.wakeAll()
+	})
 	return err
 }
 
@@ -224,7 +223,7 @@ func (db *DB) attempt(ctx context.Context, attempt int, f func(*Tx) error) (agai
 	detach := context.AfterFunc(ctx, end)
 	defer detach()
 	tx := &Tx{ctx: life, db: db, writes: true, now: db.Now()}
-	if tx.tx, err = db.write.BeginTx(life, db.d.txOptions(true)); err != nil {
+	if tx.tx, err = begin(life, db.write, db.d.txOptions(true)); err != nil {
 		return retryable(err), cause(ctx, err)
 	}
 	defer tx.end()
@@ -286,7 +285,7 @@ func (db *DB) snapshot(ctx context.Context, f func(*Tx) error) error {
 	defer end()
 	tx := &Tx{ctx: life, db: db, now: db.Now()}
 	var err error
-	if tx.tx, err = db.read.BeginTx(life, db.d.txOptions(false)); err != nil {
+	if tx.tx, err = begin(life, db.read, db.d.txOptions(false)); err != nil {
 		return cause(ctx, err)
 	}
 	defer tx.end()
@@ -298,6 +297,16 @@ func (db *DB) snapshot(ctx context.Context, f func(*Tx) error) error {
 		after()
 	}
 	return nil
+}
+
+// begin starts a transaction, again when the connection of the pool turns out to be dead: nothing was asked of it yet.
+func begin(ctx context.Context, pool *sql.DB, o *sql.TxOptions) (tx *sql.Tx, err error) {
+	for range 3 {
+		if tx, err = pool.BeginTx(ctx, o); err == nil || ctx.Err() != nil || retryable(err) {
+			break
+		}
+	}
+	return tx, err
 }
 
 func (db *DB) notMyTurn(ctx context.Context) error {
