@@ -34,24 +34,37 @@ func (w *Writer) look(p, s *view, base int64, oldP, oldS int, from int32) {
 		seen := oldS
 		for _, g := range s.gaps {
 			for i := max(seen, g.index-window+1); i < g.index && i <= len(s.c)-window; i++ {
-				if w.set.may(binary.LittleEndian.Uint64(s.c[i : i+8 : cap(s.c)])) {
-					w.begin(s, base, i, from)
-				}
+				w.begin(s, base, i, from)
+				w.beginToken(s, base, i, from)
 				seen = i + 1
 			}
 		}
 	}
-	// The loop every byte goes through.
 	n := len(p.c)
-	c, set := p.c[:n+8], w.set
+	c, filter, shift := p.c[:n+8], w.set.filter, w.set.shift&63
+	// The loop every byte goes through.
 	for i := oldP; i <= n-window; i++ {
-		if !set.may(binary.LittleEndian.Uint64(c[i:])) {
+		h := hash(binary.LittleEndian.Uint64(c[i:])) >> shift
+		if filter[h/64]>>(h%64)&1 == 0 || !w.begin(p, base, i, from) || s == nil {
 			continue
 		}
-		if w.begin(p, base, i, from) && s != nil {
-			if j, ok := slices.BinarySearch(s.at, p.at[i]); ok && j >= oldS && s.whole(j) {
-				w.begin(s, base, j, from)
-			}
+		if j := s.find(p.at[i]); j >= oldS {
+			w.begin(s, base, j, from)
+		}
+	}
+	// Tokens begin with less than a window, but not without this byte.
+	for i := oldP + len(tokenPrefix) - 1; i <= n-window+len(tokenPrefix)-1; i++ {
+		next := bytes.IndexByte(p.c[i:n-window+len(tokenPrefix)], '_')
+		if next < 0 {
+			break
+		}
+		i += next
+		k := i - len(tokenPrefix) + 1
+		if !w.beginToken(p, base, k, from) || s == nil {
+			continue
+		}
+		if j := s.find(p.at[k]); j >= oldS {
+			w.beginToken(s, base, j, from)
 		}
 	}
 }
@@ -71,21 +84,24 @@ func (w *Writer) goOn(v *view, base int64, old int, from int32) {
 			v.dead = i + 1
 		} else if i+window <= len(v.c) {
 			w.begin(v, base, i, from)
+			w.beginToken(v, base, i, from)
 		}
 	}
 }
 
-// whole reports that the window at j is there and has no escape sequence inside.
-func (v *view) whole(j int) bool {
-	if j+window > len(v.c) {
-		return false
+// find is the index of the text byte that stands at the given place, when the window there is whole and has no escape
+// sequence inside; else -1.
+func (v *view) find(at int32) int {
+	j, ok := slices.BinarySearch(v.at, at)
+	if !ok || j+window > len(v.c) {
+		return -1
 	}
 	for _, g := range v.gaps {
 		if g.index > j && g.index < j+window {
-			return false
+			return -1
 		}
 	}
-	return true
+	return j
 }
 
 // rest keeps of a view what may begin a needle when the chunk, so many bytes long, is done with.
@@ -117,11 +133,10 @@ func (w *Writer) tight(v *view, base int64, k int) bool {
 // begin starts an occurrence of each needle whose window stands at index i. It is false when there is none.
 func (w *Writer) begin(v *view, base int64, i int, from int32) bool {
 	key := binary.LittleEndian.Uint64(v.c[i : i+8 : cap(v.c)])
-	start := base + int64(v.at[i])
-	any := isToken(uint32(key))
-	if any && from == 0 {
-		w.start(v, cand{n: token(uint32(key)), start: start}, base, i)
+	if !w.set.may(key) {
+		return false
 	}
+	start := base + int64(v.at[i])
 	head := w.set.head(key & windowMask)
 	for n := head; n >= from && n >= 0; n = w.set.needles[n].next {
 		if w.set.needles[n].shape != nil {
@@ -130,13 +145,23 @@ func (w *Writer) begin(v *view, base int64, i int, from int32) bool {
 			w.start(v, cand{n: n, m: window, start: start}, base, i+window)
 		}
 	}
-	return any || head >= 0
+	return head >= 0
 }
 
 func (w *Writer) start(v *view, c cand, base int64, k int) {
 	if w.advance(v, &c, base, k) {
 		v.live = append(v.live, c)
 	}
+}
+
+// beginToken starts a token of GitHub when one can stand at index i.
+func (w *Writer) beginToken(v *view, base int64, i int, from int32) bool {
+	four := binary.LittleEndian.Uint32(v.c[i : i+4 : cap(v.c)])
+	if !isToken(four) || from > 0 {
+		return false
+	}
+	w.start(v, cand{n: token(four), start: base + int64(v.at[i])}, base, i)
+	return true
 }
 
 // stretched deals with a text byte at i that was kept because it may begin a needle, when the bytes that would decide

@@ -64,9 +64,10 @@ type Set struct {
 	heads  []int32
 	used   int
 	// begins holds what may come before a whole window was seen: all beginnings of needles shorter than a window.
-	// edges is a set of hashes that says most of what is not in it.
+	// edges is a set of hashes that says most of what is not in it, first is the same as begins for one byte.
 	begins map[uint64]beginnings
 	edges  []uint64
+	first  [256]beginnings
 }
 
 // Add makes the Set know a value under the name of its Variable, in all forms. Output that was written before, but is
@@ -153,7 +154,8 @@ func (s *Set) put(n needle) {
 	if n.shape != nil {
 		may = tight
 	}
-	for l := 1; l < window && l <= len(n.b); l++ {
+	s.first[n.b[0]] |= may
+	for l := 2; l < window && l <= len(n.b); l++ {
 		b := beginning(key, l)
 		s.begins[b] |= may
 		s.markEdge(b)
@@ -196,7 +198,7 @@ func (s *Set) resize(table int) {
 // may reports, wrongly at times, that a needle begins with the window that stands in the lower bytes.
 func (s *Set) may(eight uint64) bool {
 	h := hash(eight) >> (s.shift & 63)
-	return s.filter[h/64]>>(h%64)&1 != 0 || uint32(eight)&0xff00ffff == tokenBits
+	return s.filter[h/64]>>(h%64)&1 != 0
 }
 
 // hash spreads the six bytes of a window over 64 bits; the upper ones are the good ones.
@@ -237,6 +239,9 @@ const (
 
 // begin says what the first l bytes of a window, fewer than all, may become.
 func (s *Set) begin(key uint64, l int) (may beginnings) {
+	if l == 1 {
+		return s.first[byte(key)]
+	}
 	b := beginning(key, l)
 	h := b * spread >> 32 & uint64(len(s.edges)*64-1)
 	if s.edges[h/64]>>(h%64)&1 != 0 {
