@@ -251,6 +251,8 @@ func trim(dir string) {
 		return
 	}
 	defer f.Close()
+	// Blocks of deleted files are free only when the journal says so.
+	_ = unix.Syncfs(int(f.Fd()))
 	r := struct{ start, length, minLength uint64 }{length: ^uint64(0)}
 	_, _, _ = unix.Syscall(unix.SYS_IOCTL, f.Fd(), fitrim, uintptr(unsafe.Pointer(&r)))
 }

@@ -173,7 +173,8 @@ func (e *Engine) adopt() (dead []sandbox.ID, err error) {
 	return dead, nil
 }
 
-// Close lets go of the data folder. Sandboxes, mounts and the nft table stay: the next engine finds them.
+// Close lets go of the data folder. Sandboxes, mounts and the nft table stay: the next engine finds them. No other
+// method may run meanwhile or later, but Teardown.
 func (e *Engine) Close() error {
 	if e.stop != nil {
 		e.stop()
@@ -182,10 +183,12 @@ func (e *Engine) Close() error {
 	if e.dns != nil {
 		e.dns.stopAll()
 	}
-	if e.lockFile == nil {
+	f := e.lockFile
+	e.lockFile = nil
+	if f == nil {
 		return nil
 	}
-	return e.lockFile.Close()
+	return f.Close()
 }
 
 // Teardown takes away what the engine made on the host for itself: table, mounts, runtime folder. The data folder stays.

@@ -78,8 +78,6 @@ func ready() error {
 	return nil
 }
 
-func runnerMain(args []string) int { return 0 }
-
 const testRunDirs = "/run/cht-"
 
 var testDirs atomic.Int64
@@ -90,6 +88,13 @@ func testRunDir() string {
 
 // sweep takes away what test processes that were killed left on the host.
 func sweep() {
+	nets, _ := filepath.Glob("/run/netns/cht-*")
+	for _, n := range nets {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(n), "cht-"), "-")
+		if p, err := strconv.Atoi(pid); err != nil || syscall.Kill(p, 0) != nil {
+			_ = exec.Command("ip", "netns", "del", filepath.Base(n)).Run()
+		}
+	}
 	dirs, _ := filepath.Glob(testRunDirs + "*")
 	for _, d := range dirs {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(d, testRunDirs), "-")

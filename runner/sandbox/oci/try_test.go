@@ -45,13 +45,13 @@ func try(what string, args []string) error {
 		}
 		return err
 	case "tcp":
-		c, err := net.DialTimeout("tcp", args[0], 2*time.Second)
+		c, err := net.DialTimeout("tcp", args[0], time.Second)
 		if err != nil {
 			return err
 		}
 		return c.Close()
 	case "tcp-from": // local address, remote address
-		d := net.Dialer{Timeout: 2 * time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(args[0])}}
+		d := net.Dialer{Timeout: time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(args[0])}}
 		c, err := d.Dial("tcp", args[1])
 		if err != nil {
 			return err
@@ -74,6 +74,18 @@ func try(what string, args []string) error {
 			c.Close()
 		}
 		return nil
+	case "serve":
+		l, err := net.Listen("tcp4", args[0])
+		if err != nil {
+			return err
+		}
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return err
+			}
+			c.Close()
+		}
 	case "lookup":
 		ips, err := net.LookupHost(args[0])
 		fmt.Println(ips)
