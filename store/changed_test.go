@@ -157,3 +157,34 @@ func TestWaitersForTopicsThatNeverChangeTakeBoundedMemory(t *testing.T) {
 		t.Error("not woken after many topics")
 	}
 }
+
+func TestWakeupsDoNotPileUp(t *testing.T) {
+	t.Parallel()
+	storetest.Each(t, func(t *testing.T, db *store.DB) {
+		wake(t, db, "new")
+		if err := db.Write(t.Context(), func(tx *store.Tx) error {
+			for hub, age := range map[string]time.Duration{"running": 10 * time.Minute, "gone": 2 * time.Hour} {
+				if _, err := tx.Exec(`INSERT INTO topics (hub, slot, topic, revision, woken_at) VALUES ($1, 0, 'old', 1, $2)`,
+					hub, time.Now().Add(-age)); err != nil {
+					return err
+				}
+			}
+			_, err := tx.Exec(`INSERT INTO topics (hub, slot, topic, revision, woken_at)
+				SELECT hub, 0, 'own', 1, $1 FROM topics WHERE topic = 'new'`, time.Now().Add(-10*time.Minute))
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		store.Prune(db)
+		var left []string
+		if err := db.Read(t.Context(), func(tx *store.Tx) (err error) {
+			left, err = store.All(tx, store.Scan1[string], `SELECT topic FROM topics ORDER BY topic`)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(left); got != "[new old]" {
+			t.Errorf("left are %s, want what is new and what another running Hub looks after", got)
+		}
+	})
+}

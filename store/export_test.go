@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"io/fs"
 	"time"
 )
@@ -13,3 +14,6 @@ func WithWait(d time.Duration) Option     { return func(o *options) { o.wait = d
 func WithLockLook(d time.Duration) Option { return func(o *options) { o.look = d } }
 func Shipped() fs.FS                      { return shipped() }
 func RefusePlace(d string, m int64) error { return refuse(d, m) }
+
+// Prune deletes what other Hubs have had the time to see.
+func Prune(db *DB) { db.prune(context.Background()) }

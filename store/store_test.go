@@ -549,3 +549,41 @@ func TestAClosedDatabaseAnswersSo(t *testing.T) {
 		}
 	})
 }
+
+func TestWaitingForTheWriterCanBeCancelled(t *testing.T) {
+	t.Parallel()
+	db := storetest.New(t) // the one with a single writer
+	if err := db.Write(t.Context(), func(*store.Tx) error {
+		ctx, cancel := context.WithCancel(t.Context())
+		answer := make(chan error)
+		go func() { answer <- db.Write(ctx, func(*store.Tx) error { return nil }) }()
+		cancel()
+		select {
+		case err := <-answer:
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v, want context.Canceled", err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("it waits on for the writer")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAFullDiskIsSaidInWords(t *testing.T) {
+	t.Parallel()
+	db := storetest.New(t)
+	write(t, db, `CREATE TABLE x (data BYTEA)`)
+	err := db.Write(t.Context(), func(tx *store.Tx) error {
+		if _, err := tx.Exec(`PRAGMA max_page_count = 1`); err != nil { // SQLite raises it to what is used
+			return err
+		}
+		_, err := tx.Exec(`INSERT INTO x VALUES ($1)`, make([]byte, 1<<20))
+		return err
+	})
+	if !store.IsFull(err) || !strings.Contains(err.Error(), "make room") {
+		t.Errorf("got %v, want the sentence for a full disk", err)
+	}
+}
