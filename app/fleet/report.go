@@ -10,8 +10,8 @@ import (
 	"github.com/claude-hub/claude-hub/store"
 )
 
-// maxDetail bounds a report's detail, in bytes.
-const maxDetail = 1 << 20
+// maxDetail bounds a report's detail, in bytes: with the rest of the request less than nginx forwards by default.
+const maxDetail = 768 << 10
 
 // Report stores a state change and hands it to its Owner in the same transaction. The same report again, or an older
 // one of its fence, changes nothing and is no error. ErrFenced: the fence is not the newest. ErrUnknown: this Runner has

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,6 +31,7 @@ type Stream struct {
 	acked    int64 // the offset the Hub expects next
 	endAcked bool
 	removed  bool
+	refused  bool
 	at       cursor
 
 	shipping sync.Mutex // one Next at a time
@@ -283,7 +285,7 @@ func (st *Stream) Next(limit int) (p Piece, ok bool, err error) {
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.removed {
+	if st.removed || st.refused {
 		return Piece{}, false, nil
 	}
 	p.Offset = st.acked
@@ -307,10 +309,10 @@ func (st *Stream) Next(limit int) (p Piece, ok bool, err error) {
 		}
 	}
 	if nothing && p.Offset < st.end() {
-		p.Offset, p.Skipped = st.end(), true // all of it was dropped
+		p.Offset, p.Skipped = st.end(), true // all of it was dropped: the Hub is only told where it goes on
 	}
 	p.End = st.finished && p.Offset+int64(len(p.Data)) == st.end()
-	return p, len(p.Data) > 0 || p.End && !st.endAcked, nil
+	return p, len(p.Data) > 0 || nothing && p.Skipped || p.End && !st.endAcked, nil
 }
 
 // sync makes what is written so far durable, without holding up appends.
@@ -384,9 +386,10 @@ func (st *Stream) read(g *segment, offset int64, b []byte, limit int) ([]byte, e
 func (st *Stream) Ack(next int64, ended bool) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.removed {
+	if st.removed || st.refused {
 		return nil
 	}
+	defer st.s.changed()
 	st.acked = next
 	if next > st.end() {
 		// The Hub has more than this disk: the spool was deleted or is an older copy. What is appended goes on behind it.
@@ -411,11 +414,44 @@ func (st *Stream) Ack(next int64, ended bool) error {
 	return nil
 }
 
-// Done says that the stream is finished and the Hub has all of it.
+// Refuse notes that the Hub will take no more of the stream. Appending still works and keeps only RawEnd and Tail, so
+// that what runs needs not know. The next process asks the Hub once more.
+func (st *Stream) Refuse() error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.removed || st.refused {
+		return nil
+	}
+	st.refused, st.acked = true, math.MaxInt64
+	st.s.changed()
+	if err := st.trim(); err != nil {
+		return fmt.Errorf("trim the log of assignment %s: %w", st.key.assignment, err)
+	}
+	return nil
+}
+
+// Acked is the offset up to which the Hub has the stream, or will never take it.
+func (st *Stream) Acked() int64 {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.removed {
+		return math.MaxInt64
+	}
+	return st.acked
+}
+
+// Waiting says that Next has something for the Hub.
+func (st *Stream) Waiting() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return !st.removed && !st.refused && (st.acked < st.end() || st.finished && !st.endAcked)
+}
+
+// Done says that the stream is finished and the Hub has all of it, or refused it.
 func (st *Stream) Done() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return st.finished && st.endAcked
+	return st.refused || st.finished && st.endAcked
 }
 
 // Tail answers the last lines of the stream from an offset on, at most 64 KiB of them. It was redacted when it was
