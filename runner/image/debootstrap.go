@@ -32,7 +32,7 @@ type DebootstrapOptions struct {
 	Name    string   // the image's name here; default "debian-" and the suite
 	Include []string // packages beyond the essential ones and apt; nil means DebootstrapPackages
 	Mirror  string   // default: debootstrap's own
-	Cache   string   // an absolute folder that keeps downloaded packages for the next time; none by default
+	Cache   string   // a folder that keeps downloaded packages for the next time; none by default
 }
 
 // DebootstrapPackages is what an image made by Debootstrap has beside Debian's minimal system (bash, apt, perl-base):
@@ -123,6 +123,10 @@ func (o DebootstrapOptions) run(ctx context.Context, root string, log io.Writer)
 		args = append(args, "--include="+strings.Join(o.Include, ","))
 	}
 	if o.Cache != "" {
+		var err error
+		if o.Cache, err = filepath.Abs(o.Cache); err != nil {
+			return fail(Failed, o.Name, err, "the folder for Debian packages can't be found: %v", err)
+		}
 		if err := os.MkdirAll(o.Cache, 0o755); err != nil {
 			return fail(Failed, o.Name, err, "the folder for Debian packages can't be made: %v", err)
 		}

@@ -90,7 +90,7 @@ func TestACancelledDebootstrapLeavesNoProcessAndNoFolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
-	log := &cancelOn{word: "Extracting", cancel: cancel}
+	log := &cancelOn{word: "Validating", cancel: cancel}
 	if _, err := openAt(t, dir, image.Options{}).Debootstrap(ctx, image.DebootstrapOptions{Include: []string{}}, log); !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %v; debootstrap said:\n%s", err, log.text.String())
 	}
@@ -101,11 +101,38 @@ func TestACancelledDebootstrapLeavesNoProcessAndNoFolder(t *testing.T) {
 	if err != nil || strings.Contains(string(mounts), dir) {
 		t.Errorf("mounted below the store: %v", err)
 	}
+	if got := running(dir); got != "" {
+		t.Errorf("still running: %s", got)
+	}
+}
+
+// running returns the command line of a process that names dir.
+func running(dir string) string {
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, p := range all {
 		if b, err := os.ReadFile(p); err == nil && bytes.Contains(b, []byte(dir)) {
-			t.Errorf("still running: %q", b)
+			return strings.ReplaceAll(string(b), "\x00", " ")
 		}
+	}
+	return ""
+}
+
+func TestAKilledRunnerTakesItsDebootstrapWithIt(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	child := startChild(t, "IMAGE_TEST_DEBOOTSTRAP="+dir)
+	until(t, "debootstrap to begin", func() bool {
+		begun, _ := filepath.Glob(filepath.Join(dir, "layers", "tmp-boot-*", "fs", "debootstrap", "*"))
+		return len(begun) > 0 && running(dir) != ""
+	})
+	child.kill(t)
+	until(t, "debootstrap to end", func() bool { return running(dir) == "" })
+	s := openAt(t, dir, image.Options{})
+	if got := names(t, dir, "layers"); len(got) != 0 {
+		t.Errorf("left: %v", got)
+	}
+	if all, err := s.List(); err != nil || len(all) != 0 {
+		t.Errorf("the store has %v, %v", all, err)
 	}
 }
 

@@ -30,7 +30,23 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if dir := os.Getenv("IMAGE_TEST_DEBOOTSTRAP"); dir != "" {
+		if err := debootstrapInChild(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	os.Exit(m.Run())
+}
+
+func debootstrapInChild(dir string) error {
+	s, err := image.Open(dir, image.Options{})
+	if err != nil {
+		return err
+	}
+	_, err = s.Debootstrap(context.Background(), image.DebootstrapOptions{Include: []string{}}, os.Stderr)
+	return err
 }
 
 func pullInChild(dir, ref string) error {

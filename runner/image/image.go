@@ -11,6 +11,7 @@ package image
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -108,6 +109,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if o.Transport == nil {
 		t := remote.DefaultTransport.(*http.Transport).Clone()
 		t.ResponseHeaderTimeout = 30 * time.Second
+		t.DialContext = (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext
 		o.Transport = t
 	}
 	for _, d := range []struct {

@@ -32,6 +32,7 @@ type endpoint struct {
 	client     *http.Client
 	anonymous  bool
 	retryAfter string
+	tries      int
 }
 
 func (e *endpoint) host() string {
@@ -45,12 +46,12 @@ func (e *endpoint) host() string {
 func (s *Store) endpoints(ref string, r name.Reference) ([]*endpoint, error) {
 	repo := r.Context()
 	var all []*endpoint
-	add := func(host, prefix string) error {
+	add := func(host, prefix string, tries int) error {
 		reg, err := s.registry(host)
 		if err != nil {
 			return fail(BadReference, ref, err, "%q is not a valid registry host", host)
 		}
-		all = append(all, &endpoint{s: s, ref: ref, identifier: r.Identifier(), reg: reg,
+		all = append(all, &endpoint{s: s, ref: ref, identifier: r.Identifier(), reg: reg, tries: tries,
 			repo: path.Join(prefix, repo.RepositoryStr())})
 		return nil
 	}
@@ -64,12 +65,13 @@ func (s *Store) endpoints(ref string, r name.Reference) ([]*endpoint, error) {
 				m = strings.TrimPrefix(m, scheme)
 			}
 			host, prefix, _ := strings.Cut(m, "/")
-			if err := add(host, prefix); err != nil {
+			// One that is down is passed over at once: there is another to ask.
+			if err := add(host, prefix, 1); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return all, add(repo.RegistryStr(), "")
+	return all, add(repo.RegistryStr(), "", s.o.Tries)
 }
 
 func sameRegistry(a, b string) bool {
@@ -162,7 +164,7 @@ func (e *endpoint) retry(ctx context.Context, f func() error) error {
 	wait := e.s.o.Wait
 	for try := 1; ; try++ {
 		err := f()
-		if err == nil || ctx.Err() != nil || try >= e.s.o.Tries || !mayPass(err) {
+		if err == nil || ctx.Err() != nil || try >= e.tries || !mayPass(err) {
 			return err
 		}
 		select {
@@ -194,7 +196,7 @@ func mayPass(err error) bool {
 // fetch returns the bytes of a manifest or a small blob, verified when id is a digest.
 func (e *endpoint) fetch(ctx context.Context, kind, id, accept string) (body []byte, mediaType string, err error) {
 	err = e.retry(ctx, func() error {
-		ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		resp, err := e.get(ctx, kind, id, http.Header{"Accept": {accept}}, http.StatusOK)
 		if err != nil {

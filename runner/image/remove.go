@@ -178,3 +178,18 @@ func (s *Store) takeLayers(ids []string, inUse func(string) bool) (trash []strin
 	}
 	return trash, nil
 }
+
+// Mounted returns an inUse function for Remove and Prune that knows the layers mounted on this host when it was called:
+// those of running Sandboxes, whichever process started them. Layers of sleeping ones are known by Hold only.
+func Mounted() (func(layerDir string) bool, error) {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fail(Failed, "", err, "this host's mounts can't be read: %v", err)
+	}
+	table := string(b)
+	return func(layerDir string) bool {
+		// An idmapped mount has the folder as its root, an overlay names it in its options.
+		id := filepath.Base(filepath.Dir(layerDir))
+		return strings.Contains(table, "/layers/"+id+"/fs")
+	}, nil
+}

@@ -164,3 +164,21 @@ func TestOpenClearsWhatAKilledProcessLeft(t *testing.T) {
 		t.Errorf("left: %v", got)
 	}
 }
+
+func TestLayersOfAMountedOverlayAreKnownToBeInUse(t *testing.T) {
+	t.Parallel()
+	host := Registry(t)
+	s := open(t, image.Options{})
+	ref := Push(t, host, "app", Image(t, nil, Layer(t, File("f", 0o644, noise(777)))))
+	img := pull(t, s, ref)
+	before, err := image.Mounted()
+	if err != nil || before(img.Layers[0]) {
+		t.Fatalf("a layer that isn't mounted is in use, or %v", err)
+	}
+	mount(t, img.Layers)
+	mounted, err := image.Mounted()
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused(t, s.Remove(t.Context(), ref, mounted), image.InUse, "in use by a Sandbox")
+}

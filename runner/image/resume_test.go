@@ -316,12 +316,17 @@ type child struct {
 
 func startPull(t *testing.T, dir, ref string) *child {
 	t.Helper()
+	return startChild(t, "IMAGE_TEST_PULL="+dir+"="+ref)
+}
+
+func startChild(t *testing.T, job string) *child {
+	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), "IMAGE_TEST_PULL="+dir+"="+ref)
+	cmd.Env = append(os.Environ(), job)
 	cmd.Stderr = t.Output()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
