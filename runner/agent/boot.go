@@ -33,7 +33,8 @@ func writeBootFiles(root, config string) []string {
 	}
 	etc, err := openEtc(root)
 	if err != nil {
-		return []string{fmt.Sprintf("/etc/hostname, /etc/hosts and /etc/resolv.conf were not written: the image's /etc can't be used: %v", err)}
+		return []string{fmt.Sprintf("/etc/hostname, /etc/hosts and /etc/resolv.conf were not written: "+
+			"the image's /etc can't be used: %v", err)}
 	}
 	defer unix.Close(etc)
 	var problems []string
@@ -105,7 +106,7 @@ func same(dir int, name string, content []byte) bool {
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
-	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != int64(len(content)) || st.Mode&0o777 != 0o644 {
+	if unix.Fstat(fd, &st) != nil || st.Mode != unix.S_IFREG|0o644 || st.Size != int64(len(content)) {
 		return false
 	}
 	b := make([]byte, len(content)+1)

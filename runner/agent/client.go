@@ -28,7 +28,8 @@ func (c *Client) Hello(ctx context.Context) (Hello, error) {
 		return Hello{}, err
 	}
 	if h.Version < Protocol-1 || h.Version < 1 || h.Version > Protocol {
-		return h, fmt.Errorf("the Sandbox's agent speaks version %d of the protocol, this Runner %d; restart the Sandbox", h.Version, Protocol)
+		return h, fmt.Errorf("the Sandbox's agent speaks version %d of the protocol, this Runner %d; restart the Sandbox",
+			h.Version, Protocol)
 	}
 	return h, nil
 }
@@ -41,7 +42,8 @@ func (c *Client) Start(ctx context.Context, cmd Cmd) (Started, error) {
 		return Started{}, err
 	}
 	if len(b) > maxPayload {
-		return Started{}, fail(CodeLimit, "the command with its environment is %d bytes as sent, more than the %d an agent takes", len(b), maxPayload)
+		return Started{}, fail(CodeLimit, "the command with its environment is %d bytes as sent, more than the %d an agent takes",
+			len(b), maxPayload)
 	}
 	return call[Started](ctx, c, header{Op: "start", ID: cmd.ID}, b, CallTimeout)
 }
@@ -173,7 +175,8 @@ func call[T any](ctx context.Context, c *Client, h header, payload []byte, limit
 	var out T
 	if limit > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("the Sandbox's agent did not answer %s within %s", h.Op, limit))
+		late := fmt.Errorf("the Sandbox's agent did not answer %s within %s", h.Op, limit)
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, late)
 		defer cancel()
 	}
 	conn, stop, err := c.open(ctx, h, payload)

@@ -69,6 +69,19 @@ func (c *command) status() Status {
 	return s
 }
 
+// unread tells whether output waits for a reader, or may still come.
+func (c *command) unread() bool {
+	for _, o := range []*output{c.out, c.err} {
+		if o == nil {
+			continue
+		}
+		if s := o.span(); !s.Complete || s.From < s.To {
+			return true
+		}
+	}
+	return false
+}
+
 func (c *command) stream(s Stream) (*output, error) {
 	switch {
 	case s == Out:
@@ -325,7 +338,8 @@ func (a *agent) spawn(rq stage.Request, e *ends, cmd Cmd, who account) (int, <-c
 	}
 	a.reaper.kill(pid, syscall.SIGKILL) //nolint:errcheck // it may have exited already
 	if err != nil {
-		return 0, nil, false, fail(CodeInternal, "the command did not start within %s: its folder may be on a file system that hangs", startLimit)
+		return 0, nil, false, fail(CodeInternal,
+			"the command did not start within %s: its folder may be on a file system that hangs", startLimit)
 	}
 	if rep == nil {
 		ws := <-status
@@ -403,7 +417,8 @@ func refusal(r stage.Report, cmd Cmd, who account, path string) error {
 	case errno == syscall.EACCES:
 		return fail(CodeDenied, "%s can't be executed by %s: permission denied", subject, name)
 	case errno == syscall.ENOEXEC:
-		return fail(CodeDenied, "%s can't be executed: it is neither a program for this machine nor a script with a shebang", subject)
+		return fail(CodeDenied, "%s can't be executed: it is neither a program for this machine nor a script with a shebang",
+			subject)
 	case errno == syscall.E2BIG:
 		return fail(CodeLimit, "arguments and environment are larger together than Linux allows")
 	case errno == syscall.ENOMEM || errno == syscall.EAGAIN:
@@ -427,6 +442,6 @@ func missingLoader(path string) error {
 			return fail(CodeInterpreter, "the interpreter %s of %s was not found", visible(interp[0]), visible(path))
 		}
 	}
-	return fail(CodeDenied,
-		"%s can't be executed: the loader it asks for isn't in the image (a program for glibc in a musl image, or the reverse)", visible(path))
+	return fail(CodeDenied, "%s can't be executed: the loader it asks for isn't in the image "+
+		"(a program for glibc in a musl image, or the reverse)", visible(path))
 }

@@ -157,6 +157,30 @@ func TestStartErrorsNameWhatIsWrong(t *testing.T) {
 	}
 }
 
+func TestALargeEnvironmentArrivesOrIsRefusedInWords(t *testing.T) {
+	t.Parallel()
+	b := boot(t, image{})
+	var env []string
+	for i := range 12 {
+		env = append(env, fmt.Sprintf("V%d=%s", i, strings.Repeat("x", 100_000)))
+	}
+	if out, e := b.run(Cmd{Argv: []string{"/bin/sh", "-c", "echo ${#V0} ${#V11}"}, Env: env}); out != "100000 100000\n" || e.Code != 0 {
+		t.Errorf("%q %+v", clip(out, 100), e)
+	}
+	for range 3 {
+		env = append(env, env...)
+	}
+	for i := range env {
+		env[i] = fmt.Sprintf("N%d_%s", i, env[i])
+	}
+	if _, err := b.Start(ctx(t), Cmd{ID: "big", Argv: []string{"true"}, Env: env[:28]}); !errors.Is(err, ErrLimit) {
+		t.Errorf("2.8 MB: %v", err)
+	}
+	if _, err := b.Start(ctx(t), Cmd{ID: "big", Argv: []string{"true"}, Env: env}); !errors.Is(err, ErrLimit) {
+		t.Errorf("9.6 MB: %v", err)
+	}
+}
+
 func TestStartWithAKnownIDStartsNothing(t *testing.T) {
 	t.Parallel()
 	b := boot(t, image{})

@@ -59,9 +59,10 @@ func settle() {
 	// A core file would be a copy of a process's environment on a disk (facts/sandbox.md §2.9). Children inherit it.
 	unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}) //nolint:errcheck // lowering is always allowed
 	// Go exits on these, so `kill 1` would end the Sandbox. They are caught and dropped rather than ignored, because
-	// what is ignored stays ignored in every child.
+	// what is ignored stays ignored in every child. A fault of the agent itself is still a panic.
 	drop := make(chan os.Signal, 1)
 	signal.Notify(drop, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
 		syscall.SIGALRM, syscall.SIGVTALRM, syscall.SIGPROF, syscall.SIGXCPU, syscall.SIGXFSZ, syscall.SIGIO, syscall.SIGPWR,
-		syscall.SIGABRT, syscall.SIGTRAP, syscall.SIGSYS, syscall.SIGSTKFLT, syscall.SIGPIPE)
+		syscall.SIGABRT, syscall.SIGTRAP, syscall.SIGILL, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGSEGV,
+		syscall.SIGSYS, syscall.SIGSTKFLT, syscall.SIGPIPE)
 }

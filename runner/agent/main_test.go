@@ -203,7 +203,7 @@ func dialInside(socket string) int {
 
 type box struct {
 	*Client
-	t      *testing.T
+	t      testing.TB
 	pid    int
 	folder string // host folder of the socket
 	ended  chan struct{}
@@ -222,7 +222,7 @@ func (im image) with() image {
 	return im
 }
 
-func boot(t *testing.T, im image) *box {
+func boot(t testing.TB, im image) *box {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Fatal("these tests make namespaces and mounts; run them as root")
@@ -276,8 +276,8 @@ func boot(t *testing.T, im image) *box {
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		<-b.ended
-		if t.Failed() && stderr.Len() > 0 {
-			t.Logf("the agent's stderr: %s", stderr.String())
+		if stderr.Len() > 0 {
+			t.Errorf("the agent has something to complain about: %s", stderr.String())
 		}
 	})
 	b.Client = &Client{Dial: func(ctx context.Context) (net.Conn, error) {
@@ -292,7 +292,7 @@ func boot(t *testing.T, im image) *box {
 }
 
 // ctx ends after a minute, so that what hangs fails.
-func ctx(t *testing.T) context.Context {
+func ctx(t testing.TB) context.Context {
 	t.Helper()
 	c, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	t.Cleanup(cancel)
@@ -319,7 +319,10 @@ func (b *box) run(cmd Cmd) (string, Exit) {
 		cmd.ID = b.id()
 	}
 	var out bytes.Buffer
-	exit, err := b.Run(ctx(b.t), cmd, &out, &out)
+	if cmd.Split {
+		b.t.Fatal("run has one buffer for both streams")
+	}
+	exit, err := b.Run(ctx(b.t), cmd, &out, nil)
 	if err != nil {
 		b.t.Fatalf("run: %v", err)
 	}
@@ -346,7 +349,7 @@ func (b *box) wait(id string) Exit {
 }
 
 // until polls a condition, and fails with what it last said.
-func until(t *testing.T, what string, f func() (bool, string)) {
+func until(t testing.TB, what string, f func() (bool, string)) {
 	t.Helper()
 	var last string
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {

@@ -16,11 +16,15 @@ import (
 func TestBinaryOutputArrivesByteByByte(t *testing.T) {
 	t.Parallel()
 	b := boot(t, image{})
-	out, _ := b.run(Cmd{Argv: []string{"sh", "-c",
-		"head -c 1000000 /dev/urandom >/tmp/r; head -c 70000 /dev/zero >>/tmp/r; cat /tmp/r; sha256sum </tmp/r >&2"}, Split: true})
-	sum := sha256.Sum256([]byte(out[:1070000]))
-	if got := hex.EncodeToString(sum[:]); !strings.HasPrefix(out[1070000:], got) {
-		t.Errorf("the sum is %s, the Sandbox says %s", got, out[1070000:])
+	var out, sum bytes.Buffer
+	line := "head -c 1000000 /dev/urandom >/tmp/r; head -c 70000 /dev/zero >>/tmp/r; cat /tmp/r; sha256sum </tmp/r >&2"
+	cmd := Cmd{ID: "binary", Argv: []string{"sh", "-c", line}, Split: true}
+	if _, err := b.Run(ctx(t), cmd, &out, &sum); err != nil {
+		t.Fatal(err)
+	}
+	got := sha256.Sum256(out.Bytes())
+	if out.Len() != 1070000 || !strings.HasPrefix(sum.String(), hex.EncodeToString(got[:])) {
+		t.Errorf("%d bytes with the sum %x, the Sandbox says %s", out.Len(), got, sum.String())
 	}
 }
 

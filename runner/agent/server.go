@@ -77,8 +77,8 @@ func (a *agent) serve(l net.Listener) {
 	}
 }
 
-// outside tells whether a peer is from outside the agent's pid namespace: the kernel then has no pid for it. Processes of the
-// Sandbox never have a way to the socket, and get no answer if they find one (facts/sandbox.md §2.1).
+// outside tells whether a peer is from outside the agent's pid namespace: the kernel then has no pid for it. Processes
+// of the Sandbox never have a way to the socket, and get no answer if they find one (facts/sandbox.md §2.1).
 func outside(conn net.Conn) bool {
 	uc, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -108,7 +108,8 @@ func (a *agent) handle(conn net.Conn) {
 		return
 	}
 	if h.Version < 1 || h.Version > Protocol {
-		reply(conn, nil, fail(CodeVersion, "the request is in version %d of the protocol; this Sandbox's agent speaks %d", h.Version, Protocol))
+		reply(conn, nil, fail(CodeVersion, "the request is in version %d of the protocol; this Sandbox's agent speaks %d",
+			h.Version, Protocol))
 		return
 	}
 	if h.Payload < 0 || h.Payload > maxPayload || h.Op != "start" && h.Payload > maxInput {
@@ -425,17 +426,17 @@ func (a *agent) forget(c *command) error {
 	return nil
 }
 
-// retire keeps the number of ended commands within maxEnded: those whose output nobody waits for go first, then the oldest.
+// retire keeps the number of ended commands within maxEnded: those whose output was all read go first, then the oldest.
 func (a *agent) retire() {
 	var read, unread []*command
 	for _, c := range a.all() {
 		if c.running() {
 			continue
 		}
-		if s := c.out.span(); s.Complete && s.From == s.To {
-			read = append(read, c)
-		} else {
+		if c.unread() {
 			unread = append(unread, c)
+		} else {
+			read = append(read, c)
 		}
 	}
 	over := len(read) + len(unread) - maxEnded

@@ -131,10 +131,14 @@ func (c *Client) Copy(ctx context.Context, id string, s Stream, from int64, w io
 // read again. With Split, standard error goes to stderr, which otherwise may be nil. When ctx ends the whole tree of
 // processes is killed.
 func (c *Client) Run(ctx context.Context, cmd Cmd, stdout, stderr io.Writer) (Exit, error) {
-	if _, err := c.Start(ctx, cmd); err != nil {
+	_, err := c.Start(ctx, cmd)
+	if refused := (*Error)(nil); errors.As(err, &refused) {
 		return Exit{}, err
 	}
-	exit, err := c.follow(ctx, cmd, stdout, stderr)
+	var exit Exit
+	if err == nil {
+		exit, err = c.follow(ctx, cmd, stdout, stderr)
+	}
 	if err != nil {
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), CallTimeout)
 		defer cancel()

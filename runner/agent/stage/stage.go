@@ -164,7 +164,8 @@ func become(uid, gid int, groups []int) error {
 	for i, g := range groups {
 		ids[i] = uint32(g)
 	}
-	if _, _, e := syscall.RawSyscall(syscall.SYS_SETGROUPS, uintptr(len(ids)), uintptr(unsafe.Pointer(unsafe.SliceData(ids))), 0); e != 0 {
+	first := unsafe.Pointer(unsafe.SliceData(ids))
+	if _, _, e := syscall.RawSyscall(syscall.SYS_SETGROUPS, uintptr(len(ids)), uintptr(first), 0); e != 0 {
 		return e
 	}
 	if _, _, e := syscall.RawSyscall(syscall.SYS_SETRESGID, uintptr(gid), uintptr(gid), uintptr(gid)); e != 0 {
