@@ -38,7 +38,7 @@ type Options struct {
 	// Credentials are offered to the host of URL only. They are handed over in memory: no argument, no environment,
 	// no file.
 	Credentials *Credentials
-	// Local allows file:// URLs, which a Hub in dev mode has. Otherwise a Hub could read repositories of the host.
+	// Local allows file:// URLs and absolute paths, which a Hub in dev mode has. Otherwise a Hub could read repositories of the host.
 	Local bool
 	// Env is added to git's environment: proxy variables, GIT_SSL_CAINFO.
 	Env []string
@@ -157,6 +157,9 @@ func parseRemote(o Options) (remote, error) {
 	}
 	if u.User != nil {
 		return bad("the Repo's clone URL holds a user name or password; credentials are never part of a URL here")
+	}
+	if u.Scheme == "" && filepath.IsAbs(u.Path) {
+		u.Scheme = "file" // a path, as dev.repos may have
 	}
 	for _, name := range []string{o.Branch, o.WorkBranch} {
 		if strings.HasPrefix(name, "-") {

@@ -1,0 +1,299 @@
+package build
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/claude-hub/claude-hub/envspec"
+	"github.com/claude-hub/claude-hub/runner/agent"
+	"github.com/claude-hub/claude-hub/runner/image"
+	"github.com/claude-hub/claude-hub/runner/sandbox"
+	"github.com/claude-hub/claude-hub/runner/wire"
+)
+
+// BootstrapID is the id of the bootstrap script at its agent.
+const BootstrapID = "bootstrap"
+
+// make goes from the image to the snapshot, in the Sandbox box, which is given up at the end.
+func (b *Builder) make(ctx context.Context, j *Job, box sandbox.ID, name string) (Base, error) {
+	if base, found, err := b.Named(ctx, name); err != nil || found {
+		if found {
+			// Killed between the snapshot and its mark.
+			err = errors.Join(b.finish(j, base), b.discard(ctx, box))
+		}
+		return base, err
+	}
+	spec, err := Spec(j.Recipe)
+	if err != nil {
+		return Base{}, err
+	}
+	limits, notes := b.Limits(spec)
+	for _, n := range notes {
+		j.Track.Note(n)
+	}
+	img, err := b.pull(ctx, j, spec)
+	if err != nil {
+		return Base{}, err
+	}
+	if err := b.bootstrap(ctx, j, spec, img, limits, box); err != nil {
+		return Base{}, err
+	}
+	return b.snapshot(ctx, j, img, box, name)
+}
+
+func (b *Builder) pull(ctx context.Context, j *Job, spec envspec.Spec) (image.Image, error) {
+	pinned := j.Marks.ImageDigest
+	if pinned == "" {
+		pinned = j.Recipe.ImageDigest
+	}
+	if pinned != "" {
+		if img, err := b.images.Get(pinned); err == nil {
+			if j.Marks.ImageDigest == "" {
+				j.Track.Begin(wire.PhaseImage)
+				j.Track.End(wire.PhaseImage, "already on this Runner", nil)
+			} else if p := j.Track.Phase(wire.PhaseImage); p.State == phaseRunning {
+				j.Track.End(wire.PhaseImage, "", nil)
+			}
+			return img, b.resolved(j, spec, img)
+		}
+	}
+	ref := spec.Image
+	if pinned != "" {
+		ref = pin(ref, pinned)
+	}
+	j.Track.Begin(wire.PhaseImage)
+	j.Log.Mark("image: %s", ref)
+	img, err := b.images.Pull(ctx, ref, func(p image.Progress) {
+		j.Track.Set(wire.Progress{Text: p.String(), Done: p.Bytes, Total: p.TotalBytes})
+	})
+	if err != nil {
+		return img, cause(ctx, err)
+	}
+	for _, n := range img.Notes {
+		j.Track.Note(n)
+	}
+	j.Log.Mark("image: %s, %s unpacked", img.Digest, Bytes(img.Size))
+	j.Track.End(wire.PhaseImage, "", nil)
+	return img, b.resolved(j, spec, img)
+}
+
+// resolved fixes the image for the rest of this assignment, so that a moved tag can't change it half-way.
+func (b *Builder) resolved(j *Job, spec envspec.Spec, img image.Image) error {
+	j.Marks.ImageDigest = img.Digest
+	j.Marks.Key = Key(spec, img.Digest)
+	return j.Save()
+}
+
+// Key is the build key of a Spec on an image, on this Runner's platform.
+func Key(spec envspec.Spec, digest string) string {
+	return string(envspec.BuildKey(envspec.BuildInput{Spec: spec, ImageDigest: digest, Platform: platform()}))
+}
+
+// pin replaces the tag of a reference by a digest.
+func pin(ref, digest string) string {
+	ref, _, _ = strings.Cut(ref, "@")
+	if i := strings.LastIndexByte(ref, ':'); i > strings.LastIndexByte(ref, '/') {
+		ref = ref[:i]
+	}
+	return ref + "@" + digest
+}
+
+func (b *Builder) bootstrap(ctx context.Context, j *Job, spec envspec.Spec, img image.Image, limits sandbox.Limits, box sandbox.ID) error {
+	if j.Marks.Rested != "" && j.Marks.Rested == hostBoot() {
+		return nil
+	}
+	empty := strings.TrimSpace(spec.Bootstrap) == ""
+	if !empty {
+		j.Track.Begin(wire.PhaseBootstrap)
+	}
+	s, c, err := b.bootForBuild(ctx, j, sandbox.Spec{
+		Base: sandbox.Base{Name: img.Digest, Layers: img.Layers}, Hostname: "build", Disk: b.disk(box, b.cfg.BuildDisk),
+		Binds: b.cfg.Binds, Limits: limits,
+	}, box)
+	if err != nil {
+		return err
+	}
+	if empty {
+		if err := b.settle(ctx, j, c, img); err != nil {
+			return err
+		}
+		j.Track.Skip(wire.PhaseBootstrap, "no bootstrap script")
+		return b.rested(j)
+	}
+	env := b.Env(img.Config, "DEBIAN_FRONTEND=noninteractive", "HOME=/root")
+	exit, err := b.RunScript(ctx, s, j.Log, wire.PhaseBootstrap, j.Marks.Boot, Script(BootstrapID, "bootstrap", spec.Bootstrap, env, "/", "0"))
+	if err != nil {
+		return cause(ctx, err)
+	}
+	if f := ExitFailure(wire.PhaseBootstrap, exit, limits.Memory, j.Log.Tail()); f != nil {
+		j.Track.Fail(wire.PhaseBootstrap, "", &exit.Code)
+		return f
+	}
+	if err := b.settle(ctx, j, c, img); err != nil {
+		return err
+	}
+	note, err := b.stopLeftovers(ctx, c)
+	if err != nil {
+		return cause(ctx, err)
+	}
+	if note != "" {
+		j.Log.Mark("bootstrap: %s", note)
+	}
+	j.Log.Mark("bootstrap: done in %s", took(j.Track.Since(wire.PhaseBootstrap)))
+	j.Track.End(wire.PhaseBootstrap, j.Log.Text(note), &exit.Code)
+	return b.rested(j)
+}
+
+// bootForBuild boots the build's Sandbox, or goes on with the one in which the bootstrap was started. One without it,
+// or another boot of it, holds nobody knows what: it is thrown away.
+func (b *Builder) bootForBuild(ctx context.Context, j *Job, spec sandbox.Spec, box sandbox.ID) (sandbox.Sandbox, *agent.Client, error) {
+	if j.Marks.Script == BootstrapID {
+		s, err := b.engine.Open(ctx, box)
+		if err == nil {
+			c, h, err := Ready(ctx, s)
+			if err == nil && h.BootID == j.Marks.Boot {
+				return s, c, nil
+			}
+		}
+		if ctx.Err() != nil {
+			return nil, nil, context.Cause(ctx)
+		}
+		j.Log.Mark("bootstrap: its Sandbox is gone, so the half-made root filesystem was thrown away and the bootstrap starts afresh")
+		j.Marks.Script, j.Marks.Boot, j.Marks.Rested = "", "", ""
+		j.Track.Drop(wire.PhaseBootstrap)
+		j.Track.Begin(wire.PhaseBootstrap)
+	}
+	if err := b.discard(ctx, box); err != nil {
+		return nil, nil, err
+	}
+	s, err := b.engine.Start(ctx, box, spec)
+	if err != nil {
+		return nil, nil, cause(ctx, err)
+	}
+	c, h, err := Ready(ctx, s)
+	if err != nil {
+		return nil, nil, cause(ctx, err)
+	}
+	j.Log.Mark("bootstrap: starting as root, %s CPUs and %s of memory", trimFloat(spec.Limits.CPU), Bytes(spec.Limits.Memory))
+	j.Marks.Script, j.Marks.Boot = BootstrapID, h.BootID
+	return s, c, j.Save()
+}
+
+// rested marks that the bootstrap is done and nothing runs. The mark holds until the host boots again: before the
+// snapshot, nothing of the root filesystem is durable.
+func (b *Builder) rested(j *Job) error {
+	j.Marks.Rested = hostBoot()
+	return j.Save()
+}
+
+func hostBoot() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// settle finds the ids of the image's user as the bootstrap left the account files: the clone and the start script are
+// made as that user. It also refuses an image in which no script can run, before anything stands on it.
+func (b *Builder) settle(ctx context.Context, j *Job, c *agent.Client, img image.Image) error {
+	files := map[string]*limited{"/etc/passwd": {}, "/etc/group": {}}
+	for path, w := range files {
+		// Only what every shell has built in.
+		body := "[ -r " + path + " ] || exit 0\nwhile IFS= read -r l || [ -n \"$l\" ]; do printf '%s\\n' \"$l\"; done <" + path + "\n"
+		cmd := agent.Cmd{ID: fmt.Sprintf("accounts%s-%d", path, time.Now().UnixNano()), Script: &agent.Script{Name: "accounts", Body: []byte(body)}}
+		if _, err := c.Run(ctx, cmd, w, nil); err != nil {
+			return cause(ctx, err)
+		}
+	}
+	user, err := resolveUser(files["/etc/passwd"].String(), files["/etc/group"].String(), img.Config.User)
+	if err != nil {
+		return err
+	}
+	j.Marks.User = user
+	return nil
+}
+
+// limited keeps the beginning of what a Sandbox prints.
+type limited struct{ strings.Builder }
+
+func (l *limited) Write(p []byte) (int, error) {
+	if l.Len()+len(p) > accountFileMax {
+		return 0, errors.New("an account file of the image is too large")
+	}
+	return l.Builder.Write(p)
+}
+
+// stopLeftovers ends what the bootstrap left running, so that the snapshot is of a root filesystem at rest.
+func (b *Builder) stopLeftovers(ctx context.Context, c *agent.Client) (string, error) {
+	procs, err := c.Processes(ctx)
+	if err != nil {
+		return "", err
+	}
+	if len(procs) == 0 {
+		return "", nil
+	}
+	return leftovers(procs, "stopped"), c.KillAll(ctx, leftoverGrace)
+}
+
+func (b *Builder) snapshot(ctx context.Context, j *Job, img image.Image, box sandbox.ID, name string) (Base, error) {
+	j.Track.Begin(wire.PhaseSnapshot)
+	if err := b.engine.Stop(ctx, box, 0); err != nil {
+		return Base{}, cause(ctx, err)
+	}
+	meta := Meta{
+		Key: j.Marks.Key, Environment: j.Recipe.Environment, ImageDigest: img.Digest, Image: img.Config, User: j.Marks.User, Created: time.Now().UnixMilli(),
+	}
+	raw, err := json.Marshal(meta)
+	if err != nil {
+		return Base{}, err
+	}
+	s, err := b.engine.Snapshot(ctx, box, name, raw)
+	if err != nil {
+		return Base{}, cause(ctx, err)
+	}
+	base, ok := withMeta(s)
+	if !ok {
+		return Base{}, errors.New("the engine lost what was kept with the snapshot")
+	}
+	return base, b.finish(j, base)
+}
+
+// finish marks the snapshot as done.
+func (b *Builder) finish(j *Job, base Base) error {
+	j.Marks.Base, j.Marks.Script, j.Marks.Boot, j.Marks.Rested = base.Name, "", "", ""
+	j.Marks.Key, j.Marks.ImageDigest = base.Meta.Key, base.Meta.ImageDigest
+	j.Log.Mark("snapshot: kept as build %s", short(base.Meta.Key))
+	j.Track.End(wire.PhaseSnapshot, "", nil)
+	b.Use(base.Name)
+	return j.Save()
+}
+
+// cause prefers why ctx ended to the error that its end led to.
+func cause(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func short(key string) string { return key[:min(12, len(key))] }
+
+func took(d time.Duration) string {
+	if d < 10*time.Second {
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	}
+	if d < 2*time.Minute {
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	}
+	return fmt.Sprintf("%d min %d s", int(d.Minutes()), int(d.Seconds())%60)
+}
+
+func trimFloat(f float64) string {
+	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.2f", f), "0"), ".")
+}

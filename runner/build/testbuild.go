@@ -1,0 +1,216 @@
+package build
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/claude-hub/claude-hub/envspec"
+	"github.com/claude-hub/claude-hub/runner/agent"
+	"github.com/claude-hub/claude-hub/runner/clone"
+	"github.com/claude-hub/claude-hub/runner/sandbox"
+	"github.com/claude-hub/claude-hub/runner/wire"
+)
+
+// WorkspaceFolder is the folder of a disk that holds the Workspace, and WorkspaceGuest where a Sandbox sees it.
+const (
+	WorkspaceFolder = "workspace"
+	WorkspaceGuest  = "/workspace"
+)
+
+// Test runs a Test build: a fresh bootstrap, its snapshot, a clone of the default branch, and the start script in a
+// Sandbox from that snapshot. It ends with nil, or an error that Explain puts in words; with ErrShutdown everything is
+// left for the next process of the Runner, otherwise only the snapshot stays.
+func (b *Builder) Test(ctx context.Context, j *Job, repo wire.Repo) error {
+	err := b.test(ctx, j, repo)
+	if errors.Is(err, ErrShutdown) {
+		return err
+	}
+	if cerr := b.CleanTest(ctx, j.ID); cerr != nil {
+		b.cfg.Log.Warn().Err(cerr).Str("assignment", j.ID).Msg("a Test build could not be cleaned up; it is tried again when it is removed")
+	}
+	return err
+}
+
+// CleanTest gives up all that a Test build has on the host, its snapshot excepted.
+func (b *Builder) CleanTest(ctx context.Context, id string) error {
+	return errors.Join(b.discard(ctx, buildBox(id)), b.discard(ctx, testBox(id)))
+}
+
+func buildBox(id string) sandbox.ID { return sandbox.ID("b-" + id) }
+func testBox(id string) sandbox.ID  { return sandbox.ID("t-" + id) }
+
+func (b *Builder) test(ctx context.Context, j *Job, repo wire.Repo) error {
+	base, err := b.tested(ctx, j)
+	if err != nil {
+		return err
+	}
+	spec, err := Spec(j.Recipe)
+	if err != nil {
+		return err
+	}
+	user := base.Meta.User
+	disk := b.disk(testBox(j.ID), b.cfg.SessionDisk)
+	if !j.Marks.Cloned {
+		j.Track.Begin(wire.PhaseClone)
+		m, err := b.engine.Mount(ctx, disk)
+		if err != nil {
+			return cause(ctx, err)
+		}
+		folder := filepath.Join(m.Folder, WorkspaceFolder)
+		// Whole or not, no Sandbox has seen it: the mark is made before one boots.
+		if err := os.RemoveAll(folder); err != nil {
+			return err
+		}
+		res, err := b.Clone(ctx, j.Log, j.Track, CloneJob{Repo: repo, Folder: folder, UID: m.IDBase + user.UID, GID: m.IDBase + user.GID})
+		if err != nil {
+			return cause(ctx, err)
+		}
+		j.Marks.Cloned, j.Marks.Commit, j.Marks.Branch = true, res.Commit, res.Branch
+		j.Track.End(wire.PhaseClone, fmt.Sprintf("%s at %s", res.Branch, short(res.Commit)), nil)
+		if err := j.Save(); err != nil {
+			return err
+		}
+	}
+	return b.start(ctx, j, spec, base, user, disk)
+}
+
+// tested is the snapshot that this Test build made, now or before the Runner's process was killed.
+func (b *Builder) tested(ctx context.Context, j *Job) (Base, error) {
+	if j.Marks.Base != "" {
+		base, found, err := b.Named(ctx, j.Marks.Base)
+		if err != nil || found {
+			return base, err
+		}
+		return Base{}, fmt.Errorf("the snapshot of this Test build is gone from the Runner; start the Test build again")
+	}
+	if j.Marks.Key != "" {
+		// Killed between the snapshot and its mark?
+		return b.make(ctx, j, buildBox(j.ID), SnapshotName(j.Marks.Key, j.ID))
+	}
+	// The name holds the key, which is known once the image is resolved.
+	spec, err := Spec(j.Recipe)
+	if err != nil {
+		return Base{}, err
+	}
+	if _, err := b.pull(ctx, j, spec); err != nil {
+		return Base{}, err
+	}
+	return b.make(ctx, j, buildBox(j.ID), SnapshotName(j.Marks.Key, j.ID))
+}
+
+// CloneJob is one clone of a Workspace.
+type CloneJob struct {
+	Repo       wire.Repo
+	Branch     string
+	WorkBranch string
+	Folder     string
+	UID, GID   int // on the host
+}
+
+// Clone clones a Workspace, with git's words in the log and its progress in the Track.
+func (b *Builder) Clone(ctx context.Context, log *Log, track *Track, c CloneJob) (clone.Result, error) {
+	o := clone.Options{
+		Folder: c.Folder, URL: c.Repo.CloneURL, Branch: c.Branch, WorkBranch: c.WorkBranch, UID: c.UID, GID: c.GID,
+		Local: b.cfg.LocalRepos, Env: b.cfg.CloneEnv,
+		Progress: func(text string, percent int) {
+			track.Set(wire.Progress{Text: text, Done: int64(percent), Total: 100})
+		},
+		Log: log.Line,
+	}
+	log.Begin("clone@" + time.Now().UTC().Format(time.RFC3339Nano))
+	log.Mark("clone: %s", c.Repo.Name)
+	if c.Repo.HostCredentials {
+		cred, err := clone.FromHost(ctx, c.Repo.CloneURL)
+		if err != nil {
+			return clone.Result{}, err
+		}
+		if cred != nil {
+			log.Set().Add("clone", []byte(cred.Password)) //nolint:errcheck // too short a password is no value to look for
+			o.Credentials = cred
+		}
+	}
+	res, err := clone.Clone(ctx, o)
+	if err != nil {
+		return res, err
+	}
+	log.Mark("clone: %s at %s", res.Branch, res.Commit)
+	return res, nil
+}
+
+// StartID is the id of the start script at its agent in a Test build.
+const StartID = "start"
+
+func (b *Builder) start(ctx context.Context, j *Job, spec envspec.Spec, base Base, user User, disk sandbox.Disk) error {
+	empty := strings.TrimSpace(spec.Start) == ""
+	if !empty {
+		j.Track.Begin(wire.PhaseStart)
+	}
+	limits, _ := b.Limits(spec)
+	s, c, err := b.bootForTest(ctx, j, sandbox.Spec{
+		Base: base.Base, Hostname: "test", Disk: disk, Limits: limits, Binds: append([]sandbox.Bind{
+			{Folder: WorkspaceFolder, Guest: WorkspaceGuest, UID: user.UID, GID: user.GID}}, b.cfg.Binds...),
+	})
+	if err != nil {
+		return err
+	}
+	if empty {
+		j.Track.Skip(wire.PhaseStart, "no start script")
+		return nil
+	}
+	cmd := Script(StartID, "start", spec.Start, b.Env(base.Meta.Image), WorkspaceGuest, base.Meta.Image.User)
+	exit, err := b.RunScript(ctx, s, j.Log, wire.PhaseStart, j.Marks.Boot, cmd)
+	if err != nil {
+		return cause(ctx, err)
+	}
+	if f := ExitFailure(wire.PhaseStart, exit, limits.Memory, j.Log.Tail()); f != nil {
+		j.Track.Fail(wire.PhaseStart, "", &exit.Code)
+		return f
+	}
+	note := ""
+	if procs, err := c.Processes(ctx); err == nil {
+		note = leftovers(procs, "still running")
+	}
+	j.Log.Mark("start script: done in %s", took(j.Track.Since(wire.PhaseStart)))
+	j.Track.End(wire.PhaseStart, j.Log.Text(note), &exit.Code)
+	return nil
+}
+
+// bootForTest boots the Sandbox of the start script, or finds the one in which it was started. A script that its
+// Sandbox lost is started again in a fresh one on the same clone: it must stand that, as it does at each wake.
+func (b *Builder) bootForTest(ctx context.Context, j *Job, spec sandbox.Spec) (sandbox.Sandbox, *agent.Client, error) {
+	box := testBox(j.ID)
+	s, err := b.engine.Start(ctx, box, spec)
+	if err != nil {
+		return nil, nil, cause(ctx, err)
+	}
+	c, h, err := Ready(ctx, s)
+	if err != nil {
+		return nil, nil, cause(ctx, err)
+	}
+	if j.Marks.Script == StartID && j.Marks.Boot == h.BootID {
+		return s, c, nil
+	}
+	if j.Marks.Script == StartID {
+		j.Log.Mark("start script: its Sandbox is gone, so it starts again in a fresh one")
+	}
+	j.Log.Mark("start script: starting in %s as %s", WorkspaceGuest, userWords(base(spec)))
+	j.Marks.Script, j.Marks.Boot = StartID, h.BootID
+	return s, c, j.Save()
+}
+
+func base(s sandbox.Spec) string {
+	b, _ := withMeta(s.Base)
+	return b.Meta.Image.User
+}
+
+func userWords(user string) string {
+	if user == "" {
+		return "root"
+	}
+	return user
+}

@@ -1,0 +1,175 @@
+package runner
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Config is the `runner:` part of config.yml.
+type Config struct {
+	// CPU, Memory and Pids are the most one Sandbox gets. What an Environment asks beyond is cut, and said. Defaults: all
+	// CPUs, three quarters of the host's memory, 4096.
+	CPU    float64 `yaml:"cpu"`
+	Memory Size    `yaml:"memory"`
+	Pids   int64   `yaml:"pids"`
+	// BuildDisk and SessionDisk are promised to a build's and a Session's Sandbox; space is taken as it is used.
+	// Default 20GiB each.
+	BuildDisk   Size `yaml:"build_disk"`
+	SessionDisk Size `yaml:"session_disk"`
+	// LowWater is the free space below which nothing new is started. Default: the engine's.
+	LowWater Size `yaml:"low_water"`
+	// KeepBuilds is how many builds of each Environment are kept beside those in use. Default 3.
+	KeepBuilds int `yaml:"keep_builds"`
+	// BuildTimeout bounds a build inside a Session's start. Default 2h.
+	BuildTimeout time.Duration `yaml:"build_timeout"`
+	// Quiet is how long a script says nothing before its log says that it is still running. Default 3m.
+	Quiet time.Duration `yaml:"quiet"`
+	// Runtime is the OCI runtime: a name on PATH or a path. Default runc.
+	Runtime string `yaml:"runtime"`
+	// RunDir holds what lives as long as the host's boot. Default /run/claude-hub.
+	RunDir string        `yaml:"run_dir"`
+	Images ImagesConfig  `yaml:"images"`
+	Net    NetworkConfig `yaml:"network"`
+	// Proxy is given to every process in a Sandbox, and to git on the host. Empty fields are not set.
+	Proxy ProxyConfig `yaml:"proxy"`
+	// CA is a file of certificates (PEM) that Sandboxes and the clone trust beside their own: it is bound into each
+	// Sandbox and named by SSL_CERT_FILE, NODE_EXTRA_CA_CERTS and their like. It must hold the public ones as well.
+	CA string `yaml:"ca"`
+	// LocalRepos allows Repos with file:// URLs, as a Hub in dev mode has them on the same host.
+	LocalRepos bool `yaml:"local_repos"`
+
+	// Agent is the argv of PID 1 of each Sandbox; its [0] is a static binary. Default: this binary, "agent".
+	Agent []string `yaml:"-"`
+}
+
+// DefaultConfig is what holds where neither file nor environment says otherwise. Zero values are filled in from the host.
+func DefaultConfig() Config {
+	return Config{
+		Pids: 4096, BuildDisk: 20 << 30, SessionDisk: 20 << 30, KeepBuilds: 3, BuildTimeout: 2 * time.Hour, Quiet: 3 * time.Minute,
+	}
+}
+
+// ImagesConfig is how images are pulled.
+type ImagesConfig struct {
+	// Mirrors lists, for a registry ("docker.io"), the hosts to ask before it.
+	Mirrors map[string][]string `yaml:"mirrors"`
+	// PlainHTTP lists registries ("host:port") that may be asked without TLS.
+	PlainHTTP []string `yaml:"plain_http"`
+}
+
+// NetworkConfig is the Sandboxes' network.
+type NetworkConfig struct {
+	// Pool is the net that Sandboxes' addresses are taken from. Default: the engine's.
+	Pool string `yaml:"pool"`
+	// Refuse lists nets that Sandboxes can't reach, beside the metadata address, the host and each other.
+	Refuse []string `yaml:"refuse"`
+	// DNS lists the servers Sandboxes ask. Default: the host's.
+	DNS []string `yaml:"dns"`
+}
+
+// ProxyConfig is a proxy in the words of the usual variables.
+type ProxyConfig struct {
+	HTTP  string `yaml:"http"`
+	HTTPS string `yaml:"https"`
+	No    string `yaml:"no"`
+}
+
+// Size is a number of bytes, written as a number or with a unit: 512MiB, 4GiB.
+type Size int64
+
+var units = []struct {
+	suffix string
+	bytes  int64
+}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}, {"", 1}}
+
+// UnmarshalText reads a Size from YAML and from the environment alike.
+func (z *Size) UnmarshalText(b []byte) error {
+	for _, u := range units {
+		number, ok := strings.CutSuffix(string(b), u.suffix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
+		if err != nil || n < 0 || n > (1<<62)/u.bytes {
+			break
+		}
+		*z = Size(n * u.bytes)
+		return nil
+	}
+	return fmt.Errorf("%q is not a size: write a whole number with KiB, MiB, GiB or TiB, such as 20GiB", b)
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.CPU <= 0 {
+		c.CPU = float64(runtime.NumCPU())
+	}
+	if c.Memory <= 0 {
+		var info unix.Sysinfo_t
+		if err := unix.Sysinfo(&info); err != nil {
+			return c, err
+		}
+		c.Memory = Size(uint64(info.Totalram) * uint64(info.Unit) / 4 * 3)
+	}
+	d := DefaultConfig()
+	if c.Pids <= 0 {
+		c.Pids = d.Pids
+	}
+	if c.BuildDisk <= 0 {
+		c.BuildDisk = d.BuildDisk
+	}
+	if c.SessionDisk <= 0 {
+		c.SessionDisk = d.SessionDisk
+	}
+	if len(c.Agent) == 0 {
+		self, err := os.Executable()
+		if err != nil {
+			return c, err
+		}
+		c.Agent = []string{self, "agent"}
+	}
+	if c.CA != "" {
+		if _, err := os.Stat(c.CA); err != nil {
+			return c, fmt.Errorf("runner.ca: the certificates can't be read: %w", err)
+		}
+	}
+	return c, nil
+}
+
+// caGuest is where a Sandbox finds Config.CA; no dot, as for every guest path.
+const caGuest = "/run/claude-hub-ca"
+
+// sandboxEnv is what Config gives every process in a Sandbox; cloneEnv what it gives git on the host.
+func (c Config) sandboxEnv() []string {
+	env := c.proxyEnv()
+	if c.CA != "" {
+		for _, k := range []string{"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO",
+			"PIP_CERT", "CARGO_HTTP_CAINFO"} {
+			env = append(env, k+"="+caGuest)
+		}
+	}
+	return env
+}
+
+func (c Config) cloneEnv() []string {
+	env := c.proxyEnv()
+	if c.CA != "" {
+		env = append(env, "GIT_SSL_CAINFO="+c.CA)
+	}
+	return env
+}
+
+func (c Config) proxyEnv() []string {
+	var env []string
+	for _, v := range []struct{ name, value string }{{"http_proxy", c.Proxy.HTTP}, {"https_proxy", c.Proxy.HTTPS}, {"no_proxy", c.Proxy.No}} {
+		if v.value != "" {
+			env = append(env, v.name+"="+v.value, strings.ToUpper(v.name)+"="+v.value)
+		}
+	}
+	return env
+}

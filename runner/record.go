@@ -1,0 +1,82 @@
+package runner
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/claude-hub/claude-hub/runner/build"
+	"github.com/claude-hub/claude-hub/runner/session"
+	"github.com/claude-hub/claude-hub/runner/wire"
+)
+
+// record is all that one assignment needs to go on after the Runner's process was killed. It holds no output and no
+// value of a Variable.
+type record struct {
+	ID   string `json:"id"`
+	Kind string `json:"kind"`
+	// What the Hub wanted last.
+	Want       string `json:"want"`
+	Generation int64  `json:"generation"`
+	Fence      int64  `json:"fence"`
+	Deadline   int64  `json:"deadline,omitempty"`
+
+	Payload json.RawMessage `json:"payload,omitempty"`
+	Of      int64           `json:"of,omitempty"`  // the generation that Payload is of
+	Did     int64           `json:"did,omitempty"` // the newest generation that was acted on to its end
+	State   string          `json:"state"`         // reported last
+	Ended   bool            `json:"ended,omitempty"`
+	Failure *wire.Failure   `json:"failure,omitempty"`
+	Phases  []wire.Phase    `json:"phases,omitempty"`
+	Notes   []string        `json:"notes,omitempty"`
+	Seq     int64           `json:"seq,omitempty"`
+
+	Marks   build.Marks   `json:"marks"`   // a Test build's
+	Session session.State `json:"session"` // a Session's
+}
+
+func (r *Runner) recordPath(id string) string { return filepath.Join(r.records, id+".json") }
+
+func (r *Runner) writeRecord(rec record) error {
+	b, err := json.Marshal(rec)
+	if err != nil {
+		return err
+	}
+	if err := build.WriteFile(r.recordPath(rec.ID), b); err != nil {
+		return fmt.Errorf("the Runner can't store its state: %w", err)
+	}
+	return nil
+}
+
+func (r *Runner) readRecords() ([]record, error) {
+	entries, err := os.ReadDir(r.records)
+	if err != nil {
+		return nil, err
+	}
+	var all []record
+	var errs []error
+	for _, e := range entries {
+		path := filepath.Join(r.records, e.Name())
+		if strings.HasPrefix(e.Name(), ".") {
+			os.Remove(path) // a write that was killed
+			continue
+		}
+		if !strings.HasSuffix(e.Name(), ".json") {
+			continue
+		}
+		b, err := os.ReadFile(path)
+		var rec record
+		if err == nil {
+			err = json.Unmarshal(b, &rec)
+		}
+		if err != nil || rec.ID+".json" != e.Name() {
+			errs = append(errs, fmt.Errorf("the state in %s can't be read (%v); move it away to start without it", path, err))
+			continue
+		}
+		all = append(all, rec)
+	}
+	return all, errors.Join(errs...)
+}

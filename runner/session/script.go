@@ -1,0 +1,153 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/claude-hub/claude-hub/runner/agent"
+	"github.com/claude-hub/claude-hub/runner/build"
+	"github.com/claude-hub/claude-hub/runner/wire"
+)
+
+// start runs the start script of this boot, or goes on following it, beside the Session: it may be long, and what it
+// leaves running lives on. Its failure makes the Session no less usable (ADR 0009: for repair).
+func (m *Machine) start(p wire.Session, base build.Base) {
+	spec, err := build.Spec(p.Recipe)
+	if err != nil || strings.TrimSpace(spec.Start) == "" {
+		m.track.Skip(wire.PhaseStart, "no start script")
+		m.edit(func(st *State) { st.Starting = false }) //nolint:errcheck // told by the next step that saves
+		return
+	}
+	m.mu.Lock()
+	box, boot, id := m.box, m.st.Boot, fmt.Sprintf("start-%d", m.st.Boots)
+	ctx, cancel := context.WithCancel(m.life)
+	ended := make(chan struct{})
+	m.script, m.ended = cancel, ended
+	m.mu.Unlock()
+	if m.track.Phase(wire.PhaseStart).State == "" {
+		m.log().Mark("start script: starting in %s", build.WorkspaceGuest)
+	}
+	m.track.Begin(wire.PhaseStart)
+	limits, _ := m.b.Limits(spec)
+	cmd := build.Script(id, "start", spec.Start, m.b.Env(base.Meta.Image), build.WorkspaceGuest, base.Meta.Image.User)
+	log := m.log()
+	m.serving.Go(func() {
+		defer close(ended)
+		defer cancel()
+		exit, err := m.b.RunScript(ctx, box, log, wire.PhaseStart, boot, cmd)
+		if ctx.Err() != nil {
+			return
+		}
+		var failed *wire.Failure
+		if err != nil {
+			f := build.Explain(wire.PhaseStart, err)
+			failed = &f
+		} else if f := build.ExitFailure(wire.PhaseStart, exit, limits.Memory, log.Tail()); f != nil {
+			failed = &f.Failure
+		}
+		m.edit(func(st *State) { st.Starting, st.StartFailed = false, failed }) //nolint:errcheck // the Track saves again
+		if failed != nil {
+			m.log().Mark("start script: %s", failed.Message)
+			m.track.Fail(wire.PhaseStart, "", failed.ExitCode)
+			return
+		}
+		m.log().Mark("start script: done")
+		m.track.End(wire.PhaseStart, "", &exit.Code)
+	})
+}
+
+// countLimit bounds git's count of what is unsaved, so that a huge Workspace doesn't keep a Session awake.
+const countLimit = 10 * time.Second
+
+// count asks git in the Sandbox, as the Workspace's user, what exists in the Workspace only. What git can't say within
+// the limit is unknown, never zero.
+func (m *Machine) count(ctx context.Context) {
+	c := m.client()
+	if c == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, countLimit)
+	defer cancel()
+	var unsaved *wire.Unsaved
+	files, ferr := m.files(ctx, c)
+	commits, cerr := m.commits(ctx, c)
+	if errors.Join(ferr, cerr) == nil {
+		unsaved = &wire.Unsaved{Files: files, Commits: commits, At: time.Now().UnixMilli()}
+	}
+	m.edit(func(st *State) { st.Unsaved = unsaved }) //nolint:errcheck // the sleep that follows saves again
+}
+
+func (m *Machine) git(ctx context.Context, c *agent.Client, id string, w *limited, args ...string) error {
+	m.mu.Lock()
+	img := m.base.Meta.Image
+	m.mu.Unlock()
+	exit, err := c.Run(ctx, agent.Cmd{
+		ID: fmt.Sprintf("%s-%d", id, time.Now().UnixNano()), Argv: append([]string{"git", "--no-optional-locks"}, args...),
+		Env: m.b.Env(img, "LC_ALL=C", "GIT_TERMINAL_PROMPT=0"), Dir: build.WorkspaceGuest, User: img.User, Split: true,
+	}, w, &limited{left: 4096})
+	if err != nil {
+		return err
+	}
+	if exit.Code != 0 {
+		return fmt.Errorf("git ended with exit code %d", exit.Code)
+	}
+	return nil
+}
+
+func (m *Machine) files(ctx context.Context, c *agent.Client) (int, error) {
+	w := &limited{left: 64 << 20, keep: true}
+	if err := m.git(ctx, c, "unsaved-files", w, "status", "--porcelain", "-z"); err != nil {
+		return 0, err
+	}
+	return entries(w.b.Bytes()), nil
+}
+
+// entries counts those of git status --porcelain -z: a rename or copy is followed by the old name.
+func entries(b []byte) int {
+	n := 0
+	parts := bytes.Split(b, []byte{0})
+	for i := 0; i < len(parts); i++ {
+		if len(parts[i]) < 3 {
+			continue
+		}
+		n++
+		if bytes.ContainsAny(parts[i][:2], "RC") {
+			i++
+		}
+	}
+	return n
+}
+
+func (m *Machine) commits(ctx context.Context, c *agent.Client) (int, error) {
+	w := &limited{left: 64, keep: true}
+	if err := m.git(ctx, c, "unsaved-commits", w, "rev-list", "--count", "--branches", "--not", "--remotes"); err != nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(w.b.String()))
+	if err != nil || n < 0 {
+		return 0, errors.New("git did not print a count")
+	}
+	return n, nil
+}
+
+// limited takes so many bytes and then fails; what a Sandbox prints has no other end.
+type limited struct {
+	left int
+	keep bool
+	b    bytes.Buffer
+}
+
+func (l *limited) Write(p []byte) (int, error) {
+	if l.left -= len(p); l.left < 0 {
+		return 0, errors.New("more output than expected")
+	}
+	if l.keep {
+		l.b.Write(p)
+	}
+	return len(p), nil
+}

@@ -1,0 +1,499 @@
+// Package session is a Session on the Runner's host: its disk with the Workspace, which outlives every Sandbox, and the
+// Sandbox that runs on it while the Session is awake (ADR 0006).
+//
+// A Machine does what its caller says, one thing at a time: Wake, Sleep, Remove. Each can be repeated after the Runner's
+// process was killed at any point of it. What is in the Workspace is lost by none of them but Remove.
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/claude-hub/claude-hub/runner/agent"
+	"github.com/claude-hub/claude-hub/runner/build"
+	"github.com/claude-hub/claude-hub/runner/sandbox"
+	"github.com/claude-hub/claude-hub/runner/wire"
+)
+
+// ErrBusy refuses a Sleep because the Session became active.
+var ErrBusy = errors.New("the Session is active")
+
+// State is what a Session remembers between two processes of the Runner.
+type State struct {
+	Workspace bool   `json:"workspace,omitempty"` // it was cloned, whole
+	DiskSize  int64  `json:"disk_size,omitempty"`
+	Base      string `json:"base,omitempty"` // the build its root filesystem stands on
+	Version   int    `json:"version,omitempty"`
+	Awake     bool   `json:"awake,omitempty"`
+	Boots     int    `json:"boots,omitempty"` // counts; names the start script of each boot
+	Boot      string `json:"boot,omitempty"`  // the agent's name of the running boot
+	WokeMS    int64  `json:"woke_ms,omitempty"`
+	// Starting: the start script of this boot has not ended.
+	Starting    bool          `json:"starting,omitempty"`
+	StartFailed *wire.Failure `json:"start_failed,omitempty"`
+	Unsaved     *wire.Unsaved `json:"unsaved,omitempty"`
+	Build       build.Marks   `json:"build"` // of a build for this Session that is under way
+}
+
+// Machine is one Session. Wake, Sleep, Remove and Adopt are called by one goroutine at a time, the rest by any.
+type Machine struct {
+	id    string
+	b     *build.Builder
+	dir   string
+	track *build.Track
+	save  func() error
+	act   activity
+	life  context.Context
+
+	serving sync.WaitGroup
+	mu      sync.Mutex
+	out     *build.Log
+	st      State
+	booted  time.Time
+	payload wire.Session
+	box     sandbox.Sandbox
+	base    build.Base
+	script  context.CancelFunc // ends following the start script
+	ended   chan struct{}      // closed when it isn't followed any more
+	chans   map[string]*channel
+}
+
+// Options of a Machine.
+type Options struct {
+	ID      string // of the assignment
+	Dir     string // folder of all Sessions' disks
+	Builder *build.Builder
+	Log     *build.Log
+	Track   *build.Track
+	State   State
+	Payload wire.Session
+	Save    func() error // stores State and Track durably
+	// Life is the Runner's: what goes on beside the Session's steps ends with it, and is found again by the next process.
+	Life context.Context
+}
+
+// New makes a Machine from what was remembered; it does nothing yet.
+func New(o Options) *Machine {
+	m := &Machine{id: o.ID, b: o.Builder, dir: o.Dir, out: o.Log, track: o.Track, save: o.Save, life: o.Life, st: o.State,
+		payload: o.Payload, chans: map[string]*channel{}}
+	m.act.open()
+	return m
+}
+
+// State is a copy of what has to be remembered.
+func (m *Machine) State() State {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.st
+}
+
+func (m *Machine) edit(f func(*State)) error {
+	m.mu.Lock()
+	f(&m.st)
+	m.mu.Unlock()
+	return m.save()
+}
+
+func (m *Machine) log() *build.Log {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.out
+}
+
+// SetLog has what happens from now on written to another log, under a newer fence.
+func (m *Machine) SetLog(l *build.Log) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.out = l
+}
+
+// Lived is for how long the Sandbox has been up, as this process knows it.
+func (m *Machine) Lived() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return time.Since(m.booted)
+}
+
+// Idle is for how long nothing counted as activity.
+func (m *Machine) Idle() time.Duration { return m.act.idle() }
+
+// Detail is what is reported beside the state, without a failure.
+func (m *Machine) Detail() wire.SessionDetail {
+	st := m.State()
+	return wire.SessionDetail{
+		Phases: m.track.Phases(), Progress: m.track.Progress(), Notes: m.track.Notes(), StartFailed: st.StartFailed,
+		Version: st.Version, Workspace: st.Workspace, Unsaved: st.Unsaved, WokeMS: st.WokeMS,
+	}
+}
+
+// Keeps says whether the Session stands on a build, or is about to: it must not be pruned.
+func (m *Machine) Keeps(name, key string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.st.Base == name || m.st.Build.Base == name || m.st.Build.Key == key || m.payload.BuildKey == key
+}
+
+// Building is the key of a build that this Session has under way, or empty.
+func (m *Machine) Building() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.st.Build.Script == "" && m.st.Build.Rested == "" {
+		return ""
+	}
+	return m.st.Build.Key
+}
+
+func (m *Machine) boxID() sandbox.ID { return sandbox.ID("s-" + m.id) }
+
+func (m *Machine) disk() sandbox.Disk {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return sandbox.Disk{Path: filepath.Join(m.dir, m.id), Size: max(m.st.DiskSize, 1)}
+}
+
+// Wake starts the Session, or wakes it: it makes the build if this Runner hasn't it, clones the Workspace if it never
+// was, boots, and starts the start script, which it does not wait for. It returns an error that build.Explain puts in
+// words. What it could not do leaves the Workspace as it was, and the Session asleep.
+func (m *Machine) Wake(ctx context.Context, p wire.Session) error {
+	m.mu.Lock()
+	m.payload = p
+	m.mu.Unlock()
+	m.track.Reset()
+	err := m.wake(ctx, p)
+	if err != nil && !errors.Is(err, build.ErrShutdown) {
+		// Asleep, with a disk that is unmounted; what fails here is tried again by the next Sleep or Wake.
+		if serr := m.halt(context.WithoutCancel(ctx), 0); serr != nil {
+			m.log().Mark("the Sandbox of the failed start could not be stopped: %v", serr)
+		}
+	}
+	return err
+}
+
+func (m *Machine) wake(ctx context.Context, p wire.Session) error {
+	base, err := m.ensure(ctx, p)
+	if err != nil {
+		return err
+	}
+	user := base.Meta.User
+	if err := m.workspace(ctx, p, user); err != nil {
+		return err
+	}
+	m.track.Begin(wire.PhaseBoot)
+	began := time.Now()
+	spec, err := m.spec(p, base, user)
+	if err != nil {
+		return err
+	}
+	s, fresh, err := m.boot(ctx, spec)
+	if err != nil {
+		return cause(ctx, err)
+	}
+	_, hello, err := build.Ready(ctx, s)
+	if err != nil {
+		return cause(ctx, err)
+	}
+	woke := time.Since(began)
+	for _, problem := range hello.Problems {
+		m.log().Mark("boot: %s", problem)
+	}
+	if fresh {
+		m.log().Mark("boot: a fresh Sandbox on the Session's disk; programs installed outside the Workspace are gone")
+		m.track.Note("a fresh Sandbox: programs installed outside the Workspace are gone")
+	}
+	m.act.open()
+	m.mu.Lock()
+	m.box, m.base, m.booted = s, base, time.Now()
+	m.mu.Unlock()
+	err = m.edit(func(st *State) {
+		if st.Boot != hello.BootID {
+			st.Boots++
+		}
+		st.Boot, st.Base, st.Version, st.Awake, st.WokeMS = hello.BootID, base.Name, p.Version, true, max(1, woke.Milliseconds())
+		st.Starting, st.StartFailed, st.Build = true, nil, build.Marks{}
+	})
+	if err != nil {
+		return err
+	}
+	m.track.End(wire.PhaseBoot, "", nil)
+	m.log().Mark("boot: the Sandbox is up after %d ms", max(1, woke.Milliseconds()))
+	m.start(p, base)
+	return nil
+}
+
+// ensure is the build to boot from: the one the root filesystem stands on if it is of the wanted key.
+func (m *Machine) ensure(ctx context.Context, p wire.Session) (build.Base, error) {
+	spec, err := build.Spec(p.Recipe)
+	if err != nil {
+		return build.Base{}, err
+	}
+	if name := m.State().Base; name != "" {
+		base, found, err := m.b.Named(ctx, name)
+		if err != nil {
+			return base, err
+		}
+		if found && base.Meta.Key == build.Key(spec, p.Recipe.ImageDigest) {
+			m.b.Use(name)
+			return base, nil
+		}
+	}
+	marks := m.State().Build
+	job := &build.Job{ID: m.id, Recipe: p.Recipe, Log: m.log(), Track: m.track, Marks: &marks}
+	job.Save = func() error { return m.edit(func(st *State) { st.Build = marks }) }
+	return m.b.Ensure(ctx, job)
+}
+
+// workspace makes sure that the Workspace is there: cloned once, and never again.
+func (m *Machine) workspace(ctx context.Context, p wire.Session, user build.User) error {
+	if err := m.edit(func(st *State) { st.DiskSize = max(st.DiskSize, p.DiskSize, m.defaultDisk(p)) }); err != nil {
+		return err
+	}
+	disk := m.disk()
+	had := m.State().Workspace
+	if had {
+		if _, err := os.Stat(disk.Path); err != nil {
+			return m.lost()
+		}
+	} else {
+		m.track.Begin(wire.PhaseClone)
+	}
+	mounted, err := m.b.Engine().Mount(ctx, disk)
+	if err != nil {
+		return cause(ctx, err)
+	}
+	folder := filepath.Join(mounted.Folder, build.WorkspaceFolder)
+	if had {
+		if st, err := os.Lstat(folder); err != nil || !st.IsDir() {
+			return m.lost()
+		}
+		return nil
+	}
+	// Whole or not, no Sandbox has seen it: the mark is made before one boots.
+	if err := os.RemoveAll(folder); err != nil {
+		return err
+	}
+	res, err := m.b.Clone(ctx, m.log(), m.track, build.CloneJob{Repo: p.Repo, Branch: p.Branch, WorkBranch: p.WorkBranch, Folder: folder,
+		UID: mounted.IDBase + user.UID, GID: mounted.IDBase + user.GID})
+	if err != nil {
+		return cause(ctx, err)
+	}
+	if err := m.edit(func(st *State) { st.Workspace = true }); err != nil {
+		return err
+	}
+	m.track.End(wire.PhaseClone, fmt.Sprintf("%s at %.12s", res.Branch, res.Commit), nil)
+	return nil
+}
+
+func (m *Machine) defaultDisk(p wire.Session) int64 {
+	if p.DiskSize > 0 {
+		return 0
+	}
+	return m.b.Config().SessionDisk
+}
+
+func (m *Machine) lost() error {
+	return &build.Failed{Failure: wire.Failure{Code: "workspace-lost", Message: fmt.Sprintf(
+		"the Workspace of this Session is gone from Runner %s; it is not cloned again, so that nobody takes a fresh clone for the "+
+			"lost work. Delete the Session and start a new one, or restore the Runner's data folder", m.b.Config().Runner)}}
+}
+
+func (m *Machine) spec(p wire.Session, base build.Base, user build.User) (sandbox.Spec, error) {
+	env, err := build.Spec(p.Recipe)
+	if err != nil {
+		return sandbox.Spec{}, err
+	}
+	limits, notes := m.b.Limits(env)
+	for _, n := range notes {
+		m.track.Note(n)
+	}
+	return sandbox.Spec{
+		Base: base.Base, Hostname: hostname(p), Disk: m.disk(), Limits: limits, Binds: append([]sandbox.Bind{
+			{Folder: build.WorkspaceFolder, Guest: build.WorkspaceGuest, UID: user.UID, GID: user.GID}}, m.b.Config().Binds...),
+	}, nil
+}
+
+// boot starts the Sandbox on the root filesystem it had, or on a fresh one if it stands on another build. fresh says
+// that something was given up for it.
+func (m *Machine) boot(ctx context.Context, spec sandbox.Spec) (s sandbox.Sandbox, fresh bool, err error) {
+	engine, id := m.b.Engine(), m.boxID()
+	s, err = engine.Start(ctx, id, spec)
+	if errors.Is(err, sandbox.ErrRunning) {
+		// Up with another Spec, such as other limits: this is a boot like any other.
+		if err = engine.Stop(ctx, id, 0); err == nil {
+			s, err = engine.Start(ctx, id, spec)
+		}
+	}
+	if errors.Is(err, sandbox.ErrOtherBase) || errors.Is(err, sandbox.ErrBaseLost) {
+		if err = engine.Remove(ctx, id); err == nil {
+			s, err = engine.Start(ctx, id, spec)
+			fresh = true
+		}
+	}
+	return s, fresh, err
+}
+
+// Adopt finds the Sandbox that an earlier process left running and goes on with it. false: there is none.
+func (m *Machine) Adopt(ctx context.Context) (bool, error) {
+	st := m.State()
+	if !st.Awake {
+		return false, nil
+	}
+	s, err := m.b.Engine().Open(ctx, m.boxID())
+	if errors.Is(err, sandbox.ErrNotFound) || errors.Is(err, sandbox.ErrNotRunning) {
+		return false, m.edit(func(st *State) { st.Awake, st.Starting, st.Boot = false, false, "" })
+	}
+	if err != nil {
+		return false, err
+	}
+	base, found, err := m.b.Named(ctx, st.Base)
+	if err != nil {
+		return false, err
+	}
+	_, hello, rerr := build.Ready(ctx, s)
+	if !found || rerr != nil || hello.BootID != st.Boot {
+		// Not one we know how to speak to: it is booted again.
+		return false, m.halt(ctx, 0)
+	}
+	m.mu.Lock()
+	m.box, m.base, m.booted = s, base, time.Now()
+	p := m.payload
+	m.mu.Unlock()
+	m.act.open()
+	if st.Starting {
+		m.start(p, base)
+	}
+	return true, nil
+}
+
+// Done is closed when the Sandbox has ended; nil while there is none.
+func (m *Machine) Done() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.box == nil {
+		return nil
+	}
+	return m.box.Done()
+}
+
+// stopGrace is how long processes get between SIGTERM and SIGKILL at sleep.
+const stopGrace = 10 * time.Second
+
+// Sleep stops the Sandbox; its root filesystem and the Workspace stay. least: refuse with ErrBusy if the Session has
+// been idle for less; 0 never refuses.
+func (m *Machine) Sleep(ctx context.Context, least time.Duration) error {
+	if !m.act.close(least) {
+		return ErrBusy
+	}
+	m.count(ctx)
+	return m.halt(ctx, stopGrace)
+}
+
+// Halt cleans up after a Sandbox that ended by itself.
+func (m *Machine) Halt(ctx context.Context) error { return m.halt(ctx, 0) }
+
+// halt stops whatever runs, and unmounts the disk. It may be repeated.
+func (m *Machine) halt(ctx context.Context, grace time.Duration) error {
+	m.act.close(0)
+	m.mu.Lock()
+	box, script, ended := m.box, m.script, m.ended
+	m.box, m.script = nil, nil
+	m.mu.Unlock()
+	if box != nil && grace > 0 {
+		stop, cancel := context.WithTimeout(ctx, grace+5*time.Second)
+		if err := build.Dial(box).Stop(stop, grace); err == nil {
+			select {
+			case <-box.Done():
+			case <-stop.Done():
+			}
+		}
+		cancel()
+	}
+	engine := m.b.Engine()
+	if err := engine.Stop(ctx, m.boxID(), 0); err != nil {
+		return err
+	}
+	if script != nil {
+		script()
+		<-ended
+	}
+	if m.State().DiskSize > 0 {
+		if _, err := os.Stat(m.disk().Path); err == nil {
+			if err := engine.Unmount(ctx, m.disk()); err != nil {
+				return err
+			}
+		}
+	}
+	if !m.State().Awake {
+		return nil
+	}
+	return m.edit(func(st *State) { st.Awake, st.Starting, st.Boot = false, false, "" })
+}
+
+// Remove deletes everything of the Session, the Workspace included.
+func (m *Machine) Remove(ctx context.Context) error {
+	if err := m.halt(ctx, stopGrace); err != nil {
+		return err
+	}
+	engine := m.b.Engine()
+	if err := engine.Remove(ctx, m.boxID()); err != nil {
+		return err
+	}
+	return engine.DeleteDisk(ctx, m.disk())
+}
+
+func cause(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// hostname is the Repo's name as far as a host can be called that, and the end of the Session's id.
+func hostname(p wire.Session) string {
+	name := p.Repo.Name[lastSlash(p.Repo.Name)+1:]
+	var b []byte
+	for i := 0; i < len(name) && len(b) < 40; i++ {
+		c := name[i]
+		switch {
+		case c >= 'A' && c <= 'Z':
+			c += 'a' - 'A'
+		case c >= 'a' && c <= 'z', c >= '0' && c <= '9':
+		default:
+			c = '-'
+		}
+		if c == '-' && (len(b) == 0 || b[len(b)-1] == '-') {
+			continue
+		}
+		b = append(b, c)
+	}
+	for len(b) > 0 && b[len(b)-1] == '-' {
+		b = b[:len(b)-1]
+	}
+	if len(b) == 0 {
+		return "session"
+	}
+	return string(b)
+}
+
+func lastSlash(s string) int {
+	for i := len(s) - 1; i >= 0; i-- {
+		if s[i] == '/' {
+			return i
+		}
+	}
+	return -1
+}
+
+// client speaks to the running Sandbox's agent; nil while there is none.
+func (m *Machine) client() *agent.Client {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.box == nil {
+		return nil
+	}
+	return build.Dial(m.box)
+}
