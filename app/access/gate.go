@@ -6,9 +6,9 @@ package access
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/claude-hub/claude-hub/app/fault"
@@ -90,8 +90,11 @@ func (g *Gate) Named(ctx context.Context, who Person, name string) (Grant, error
 
 func (g *Gate) grant(ctx context.Context, who Person, query string, arg any) (Grant, error) {
 	var repo Repo
-	err := g.db.Read(ctx, func(tx *store.Tx) error { return scanRepo(tx.Row(query, arg), &repo) })
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+	err := g.db.Read(ctx, func(tx *store.Tx) (err error) {
+		repo, err = scanRepo(tx.Row(query, arg).Scan)
+		return err
+	})
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return Grant{}, fmt.Errorf("read Repo: %w", err)
 	}
 	if err != nil || !g.may(who, repo) {
@@ -105,37 +108,21 @@ func (g *Gate) may(who Person, _ Repo) bool { return who.id != "" && who.Dev() &
 // Repos lists what who may use, by name.
 func (g *Gate) Repos(ctx context.Context, who Person) ([]Repo, error) {
 	var repos []Repo
-	err := g.db.Read(ctx, func(tx *store.Tx) error {
-		repos = nil
-		rows, err := tx.Rows(reposSQL)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var r Repo
-			if err := scanRepo(rows, &r); err != nil {
-				return err
-			}
-			if g.may(who, r) {
-				repos = append(repos, r)
-			}
-		}
-		return rows.Err()
+	err := g.db.Read(ctx, func(tx *store.Tx) (err error) {
+		repos, err = store.All(tx, scanRepo, reposSQL)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list Repos: %w", err)
 	}
-	return repos, nil
+	return slices.DeleteFunc(repos, func(r Repo) bool { return !g.may(who, r) }), nil
 }
 
-func scanRepo(row interface{ Scan(...any) error }, r *Repo) error {
+func scanRepo(scan func(...any) error) (r Repo, err error) {
 	var source string
-	if err := row.Scan(&r.ID, &source, &r.Name, &r.CloneURL); err != nil {
-		return err
-	}
+	err = scan(&r.ID, &source, &r.Name, &r.CloneURL)
 	r.Dev = source == sourceDev
-	return nil
+	return r, err
 }
 
 // holdEvery is how often a held Grant is checked again: streams and terminals end so soon after access did.

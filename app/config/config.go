@@ -20,13 +20,13 @@ import (
 
 // Hub is the section "hub".
 type Hub struct {
-	Listen       string        `yaml:"listen" env:"CLAUDE_HUB_LISTEN"`
-	URL          string        `yaml:"url" env:"CLAUDE_HUB_URL"`
-	Database     string        `yaml:"database" env:"CLAUDE_HUB_DATABASE"`
-	LogLimit     Size          `yaml:"log_limit" env:"CLAUDE_HUB_LOG_LIMIT"`
-	TestDeadline time.Duration `yaml:"test_deadline" env:"CLAUDE_HUB_TEST_DEADLINE"`
-	IdleAfter    time.Duration `yaml:"idle_after" env:"CLAUDE_HUB_IDLE_AFTER"`
-	SessionDisk  Size          `yaml:"session_disk" env:"CLAUDE_HUB_SESSION_DISK"`
+	Listen       string        `yaml:"listen"`
+	URL          string        `yaml:"url"`
+	Database     string        `yaml:"database"`
+	LogLimit     Size          `yaml:"log_limit"`
+	TestDeadline time.Duration `yaml:"test_deadline"`
+	IdleAfter    time.Duration `yaml:"idle_after"`
+	SessionDisk  Size          `yaml:"session_disk"`
 }
 
 // DefaultHub is what holds where neither file nor environment says otherwise.
@@ -38,7 +38,7 @@ func DefaultHub() Hub {
 
 // Dev is the section "dev": a Hub without GitHub.
 type Dev struct {
-	Login bool   `yaml:"login" env:"CLAUDE_HUB_DEV_LOGIN"`
+	Login bool   `yaml:"login"`
 	Repos []Repo `yaml:"repos"`
 }
 
@@ -82,7 +82,8 @@ func (s *Size) UnmarshalText(b []byte) error {
 }
 
 // Load reads the file at path into the struct that into points to, over what is in it already, and then the
-// environment variables that its fields name in their env tags. An empty path reads no file.
+// environment variables: a key's variable is CLAUDE_HUB_ and its path in capitals, so hub.log_limit is
+// CLAUDE_HUB_HUB_LOG_LIMIT. An empty path reads no file.
 func Load(path string, into any) error {
 	if path != "" {
 		b, err := os.ReadFile(path)
@@ -95,21 +96,24 @@ func Load(path string, into any) error {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	return fromEnv(reflect.ValueOf(into).Elem())
+	return fromEnv(reflect.ValueOf(into).Elem(), "CLAUDE_HUB")
 }
 
-func fromEnv(v reflect.Value) error {
+func fromEnv(v reflect.Value, prefix string) error {
 	for i := range v.NumField() {
-		field, kind := v.Field(i), v.Type().Field(i)
+		key, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("yaml"), ",")
+		if key == "" || key == "-" {
+			continue
+		}
+		field, name := v.Field(i), prefix+"_"+strings.ToUpper(key)
 		if field.Kind() == reflect.Struct {
-			if err := fromEnv(field); err != nil {
+			if err := fromEnv(field, name); err != nil {
 				return err
 			}
 			continue
 		}
-		name := kind.Tag.Get("env")
 		value, ok := os.LookupEnv(name)
-		if name == "" || !ok {
+		if !ok {
 			continue
 		}
 		if err := set(field, value); err != nil {
@@ -121,10 +125,6 @@ func fromEnv(v reflect.Value) error {
 
 // set goes by way of YAML, so that a value means the same in file and environment.
 func set(field reflect.Value, value string) error {
-	if field.Kind() == reflect.Slice && field.Type().Elem().Kind() == reflect.String {
-		field.Set(reflect.ValueOf(strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' })))
-		return nil
-	}
 	if field.Kind() == reflect.String {
 		field.SetString(value)
 		return nil

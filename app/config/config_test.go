@@ -25,14 +25,15 @@ func write(t *testing.T, text string) string {
 }
 
 func TestEnvironmentWinsOverFileWinsOverDefault(t *testing.T) {
-	t.Setenv("CLAUDE_HUB_LOG_LIMIT", "3MiB")
+	t.Setenv("CLAUDE_HUB_HUB_LOG_LIMIT", "3MiB")
 	t.Setenv("CLAUDE_HUB_DEV_LOGIN", "true")
+	t.Setenv("CLAUDE_HUB_HUB_URL", "https://no: yaml")
 	path := write(t, "hub:\n  log_limit: 2MiB\n  idle_after: 90s\ndev:\n  repos:\n    - {id: 7, name: a/b, url: /srv/b.git}\n")
 	f := file{Hub: config.DefaultHub()}
 	if err := config.Load(path, &f); err != nil {
 		t.Fatal(err)
 	}
-	if f.Hub.LogLimit != 3<<20 || f.Hub.IdleAfter != 90*time.Second || f.Hub.Listen != config.DefaultHub().Listen || !f.Dev.Login {
+	if f.Hub.LogLimit != 3<<20 || f.Hub.IdleAfter != 90*time.Second || f.Hub.URL != "https://no: yaml" || f.Hub.Listen != config.DefaultHub().Listen || !f.Dev.Login {
 		t.Fatalf("got %+v", f)
 	}
 	if len(f.Dev.Repos) != 1 || f.Dev.Repos[0] != (config.Repo{ID: 7, Name: "a/b", URL: "/srv/b.git"}) {
@@ -60,9 +61,9 @@ func TestEmptyFileKeepsDefaults(t *testing.T) {
 }
 
 func TestBadEnvironmentVariableIsNamed(t *testing.T) {
-	t.Setenv("CLAUDE_HUB_LOG_LIMIT", "a lot")
+	t.Setenv("CLAUDE_HUB_HUB_LOG_LIMIT", "a lot")
 	err := config.Load("", &file{})
-	if err == nil || !strings.Contains(err.Error(), "CLAUDE_HUB_LOG_LIMIT") {
+	if err == nil || !strings.Contains(err.Error(), "CLAUDE_HUB_HUB_LOG_LIMIT") {
 		t.Fatalf("want an error that names the variable, got %v", err)
 	}
 }

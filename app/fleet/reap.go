@@ -89,15 +89,15 @@ func (f *Fleet) reapUntil(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if err := f.runOnce(ctx); err != nil && ctx.Err() == nil {
+		if err := f.RunOnce(ctx); err != nil && ctx.Err() == nil {
 			f.log.Error().Err(err).Msg("deadlines and leases could not be looked at; tried again, leases start afresh")
 		}
 	}
 }
 
-// runOnce writes contacts, then tells Owners of every deadline that passed, every Runner that fell silent, and what is
+// RunOnce writes contacts, then tells Owners of every deadline that passed, every Runner that fell silent, and what is
 // idle. An assignment whose Owner fails is tried again later and holds up no other. The error is the database's.
-func (f *Fleet) runOnce(ctx context.Context) (err error) {
+func (f *Fleet) RunOnce(ctx context.Context) (err error) {
 	now := f.now()
 	up := f.reaper.began(now, f.o.Flush)
 	defer func() { f.reaper.ended(f.now(), err) }()

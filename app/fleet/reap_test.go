@@ -84,7 +84,7 @@ func TestLeasesStartAfreshAfterAnOutageOfTheHub(t *testing.T) {
 		again := New(db, Options{})
 		again.Own(kind, r.owner)
 		for range 12 {
-			if err := again.runOnce(t.Context()); err != nil {
+			if err := again.RunOnce(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			r.clock.add(5 * time.Second)
@@ -92,7 +92,7 @@ func TestLeasesStartAfreshAfterAnOutageOfTheHub(t *testing.T) {
 		r.expect()
 		for range 2 {
 			r.clock.add(5 * time.Second)
-			if err := again.runOnce(t.Context()); err != nil {
+			if err := again.RunOnce(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -110,7 +110,7 @@ func TestLeasesStartAfreshAfterAnOutageOfTheDatabase(t *testing.T) {
 	cancel()
 	for range 20 { // every run fails, as with a database that is away
 		r.clock.add(5 * time.Second)
-		if err := r.runOnce(broken); err == nil {
+		if err := r.RunOnce(broken); err == nil {
 			t.Fatal("a run without a database must fail")
 		}
 	}
@@ -137,7 +137,7 @@ func TestContactOnAnotherHubCounts(t *testing.T) {
 			if _, err := other.Sync(t.Context(), runner, &wire.SyncRequest{}); err != nil {
 				t.Fatal(err)
 			}
-			if err := other.runOnce(t.Context()); err != nil {
+			if err := other.RunOnce(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			r.reap()
@@ -254,7 +254,7 @@ func TestTwoHubsReapEachLossOnce(t *testing.T) {
 		r.clock.add(2 * time.Second)
 		errs := make(chan error, 2)
 		for _, f := range []*Fleet{r.Fleet, other} {
-			go func() { errs <- f.runOnce(context.Background()) }()
+			go func() { errs <- f.RunOnce(context.Background()) }()
 		}
 		for range 2 {
 			if err := <-errs; err != nil {

@@ -136,7 +136,7 @@ func (r *rig) report(runner string, a Assignment, seq int64, state string) error
 
 func (r *rig) reap() {
 	r.t.Helper()
-	if err := r.runOnce(r.t.Context()); err != nil {
+	if err := r.RunOnce(r.t.Context()); err != nil {
 		r.t.Fatal(err)
 	}
 }

@@ -1,0 +1,50 @@
+# Everything works on a bare Debian 12 with root, Go >= 1.25, Node and git: what else is needed, these targets install.
+SHELL := /bin/bash
+export CGO_ENABLED := 0
+
+DATA      ?= /var/lib/claude-hub/dev
+VERSION   := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+BINARY    := bin/claude-hub
+GOTESTSUM := gotest.tools/gotestsum@v1.12.3
+STATIC    := honnef.co/go/tools/cmd/staticcheck@v0.7.0
+
+.PHONY: help run build test lint e2e kill bench generate deps-run deps-test
+
+help: ## show this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+run: deps-run build ## install what the host lacks, build, and start a Hub and a Runner with an example; prints the URL (DATA=folder)
+	@exec $(BINARY) dev --data $(DATA)
+
+build: ## build the one static binary
+	@go build -trimpath -ldflags "-X github.com/claude-hub/claude-hub/cmd.version=$(VERSION)" -o $(BINARY) .
+
+test: deps-test lint build ## all tests, a short e2e and a short kill test included (about 20 minutes on two cores)
+	@go run $(GOTESTSUM) --format pkgname-and-test-fails -- -timeout 25m -p 2 ./...
+
+lint: ## gofmt, go vet, staticcheck
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not gofmt-ed:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
+	@go vet ./...
+	@go run $(STATIC) ./...
+
+e2e: deps-test build ## the whole story through CLI and HTTP, on SQLite and PostgreSQL
+	@go test -count=1 -timeout 15m -v -run 'TestStory' ./e2e -args -long
+
+ROUNDS ?= 50
+SEED   ?= 1
+kill: deps-test build ## kill -9 of Hub, Runner or both at random moments (ROUNDS=50 SEED=1)
+	@go run ./e2e/kill -binary $(BINARY) -rounds $(ROUNDS) -seed $(SEED)
+
+bench: deps-test build ## the figures, as a table (BENCH=boot,wake JSON=file)
+	@go run ./e2e/bench -binary $(BINARY) -only "$(BENCH)" -json "$(JSON)"
+
+generate: ## the protocol's Go code from its .proto (needs protoc)
+	@go install google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.11
+	@go install connectrpc.com/connect/cmd/protoc-gen-connect-go@v1.20.0
+	@PATH="$$PATH:$$(go env GOPATH)/bin" go generate ./runner/wire
+
+deps-run:
+	@scripts/packages run
+
+deps-test:
+	@scripts/packages test

@@ -1,0 +1,202 @@
+// Package apptest is a Hub's domain for tests, with Runners that do what a test says.
+package apptest
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/claude-hub/claude-hub/app/access"
+	"github.com/claude-hub/claude-hub/app/environment"
+	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/envspec"
+	"github.com/claude-hub/claude-hub/runner/wire"
+	"github.com/claude-hub/claude-hub/store"
+)
+
+// RepoID is the Repo every Hub of this package has.
+const RepoID github.RepoID = 42
+
+// Hub is the domain on one database.
+type Hub struct {
+	DB           *store.DB
+	Gate         *access.Gate
+	Fleet        *fleet.Fleet
+	Environments *environment.Service
+	Sessions     *session.Service
+	t            testing.TB
+}
+
+// Options that tests vary.
+type Options struct {
+	Fleet       fleet.Options
+	Environment environment.Options
+	Session     session.Options
+}
+
+// New makes a Hub on db with the Repo acme/rocket and dev login. Its fleet is not started: what depends on time is
+// for the test to say.
+func New(t testing.TB, db *store.DB, o Options) *Hub {
+	t.Helper()
+	gate, err := access.Open(t.Context(), db, access.Options{DevLogin: true, DevRepos: []access.Repo{
+		{ID: RepoID, Name: "acme/rocket", CloneURL: "file:///srv/rocket.git"},
+		{ID: RepoID + 1, Name: "acme/other", CloneURL: "file:///srv/other.git"},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Fleet.Log = zerolog.New(zerolog.NewTestWriter(t))
+	f := fleet.New(db, o.Fleet)
+	env := environment.New(db, f, o.Environment)
+	return &Hub{DB: db, Gate: gate, Fleet: f, Environments: env, Sessions: session.New(db, env, f, o.Session), t: t}
+}
+
+// Grant is what a person has of the Repo.
+func (h *Hub) Grant(login string) access.Grant {
+	h.t.Helper()
+	who, _, err := h.Gate.SignInDev(h.t.Context(), login)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	g, err := h.Gate.Repo(h.t.Context(), who, RepoID)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return g
+}
+
+// Runner is a registered Runner that said Hello.
+type Runner struct {
+	ID, Name string
+	hub      *Hub
+	seq      int64
+}
+
+// Runner registers one.
+func (h *Hub) Runner(name string) *Runner {
+	h.t.Helper()
+	token, _, err := h.Fleet.NewRegistration(h.t.Context(), "test")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	id, _, err := h.Fleet.Register(h.t.Context(), token, name)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	r := &Runner{ID: id, Name: name, hub: h}
+	answer, err := h.Fleet.Hello(h.t.Context(), id, &wire.HelloRequest{Protocol: wire.Protocol, Version: "test", Platform: "linux/amd64", Engine: "oci", CpuLimit: 4, MemoryLimit: 8 << 30, Instance: "1"})
+	if err != nil || answer.GetUpdate() != "" {
+		h.t.Fatalf("hello: %v, %v", answer, err)
+	}
+	return r
+}
+
+// Items is what the Hub wants this Runner to hold.
+func (r *Runner) Items() []*wire.Item {
+	r.hub.t.Helper()
+	answer, err := r.hub.Fleet.Sync(r.hub.t.Context(), r.ID, &wire.SyncRequest{})
+	if err != nil {
+		r.hub.t.Fatal(err)
+	}
+	return answer.GetItems()
+}
+
+// Item is the only one of Items.
+func (r *Runner) Item() *wire.Item {
+	r.hub.t.Helper()
+	items := r.Items()
+	if len(items) != 1 {
+		r.hub.t.Fatalf("the Runner should hold one thing, the Hub says %v", items)
+	}
+	return items[0]
+}
+
+// Report reports a state of an item at the item's generation.
+func (r *Runner) Report(item *wire.Item, state string, detail any) error {
+	r.hub.t.Helper()
+	r.seq++
+	b, err := json.Marshal(detail)
+	if err != nil {
+		r.hub.t.Fatal(err)
+	}
+	return r.hub.Fleet.Report(r.hub.t.Context(), r.ID, &wire.ReportRequest{
+		Id: item.GetId(), Fence: item.GetFence(), Generation: item.GetGeneration(), Seq: r.seq, State: state, Detail: b,
+	})
+}
+
+// MustReport is Report that has to be accepted.
+func (r *Runner) MustReport(item *wire.Item, state string, detail any) {
+	r.hub.t.Helper()
+	if err := r.Report(item, state, detail); err != nil {
+		r.hub.t.Fatalf("report %s: %v", state, err)
+	}
+}
+
+// Fetch decodes an item's payload.
+func (r *Runner) Fetch(item *wire.Item, into any) {
+	r.hub.t.Helper()
+	answer, err := r.hub.Fleet.Fetch(r.hub.t.Context(), r.ID, &wire.FetchRequest{Id: item.GetId(), Generation: item.GetGeneration(), Fence: item.GetFence()})
+	if err != nil {
+		r.hub.t.Fatal(err)
+	}
+	if err := json.Unmarshal(answer.GetPayload(), into); err != nil {
+		r.hub.t.Fatal(err)
+	}
+}
+
+// Digest and BuildKey are what Pass reports.
+const (
+	Digest   = "sha256:1111111111111111111111111111111111111111111111111111111111111111"
+	BuildKey = "2222222222222222222222222222222222222222222222222222222222222222"
+)
+
+// Pass has the Runner pass the Test build it holds.
+func (r *Runner) Pass(item *wire.Item) {
+	r.hub.t.Helper()
+	r.MustReport(item, wire.StatePassed, wire.TestBuildDetail{ImageDigest: Digest, BuildKey: BuildKey})
+	for _, left := range r.Items() {
+		if left.GetId() == item.GetId() {
+			r.MustReport(left, wire.StateRemoved, wire.TestBuildDetail{})
+		}
+	}
+}
+
+// Applied saves spec as the draft, tests it on r, and applies it.
+func (h *Hub) Applied(g access.Grant, r *Runner, spec envspec.Spec) environment.Version {
+	h.t.Helper()
+	ctx := context.WithoutCancel(h.t.Context())
+	env, err := h.Environments.Get(ctx, g)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	base := int64(0)
+	if env.Draft != nil {
+		base = env.Draft.Revision
+	}
+	draft, err := h.Environments.Save(ctx, g, base, spec)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	test, err := h.Environments.Test(ctx, g, draft.Revision, r.ID)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, item := range r.Items() {
+		if item.GetKind() == wire.KindTestBuild {
+			r.Pass(item)
+		}
+	}
+	version, err := h.Environments.Apply(ctx, g, draft.Revision, "tested by "+test.ID)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return version
+}
+
+// Ago is a time that lies d before now, as the database has it.
+func (h *Hub) Ago(d time.Duration) time.Time { return h.DB.Now().Add(-d) }

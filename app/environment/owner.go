@@ -1,0 +1,159 @@
+package environment
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/claude-hub/claude-hub/app/access"
+	"github.com/claude-hub/claude-hub/app/audit"
+	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/runner/wire"
+	"github.com/claude-hub/claude-hub/store"
+)
+
+var _ fleet.Owner = (*Service)(nil)
+
+// Payload is the Test build as its Runner needs it.
+func (s *Service) Payload(_ context.Context, tx *store.Tx, a fleet.Assignment) ([]byte, error) {
+	test, err := scanTest(tx.Row(testByIDSQL, a.Subject).Scan)
+	if err != nil {
+		return nil, fmt.Errorf("read Test build %s: %w", a.Subject, err)
+	}
+	repo, err := s.repo(tx, test.environment)
+	if err != nil {
+		return nil, err
+	}
+	spec, err := json.Marshal(test.Spec)
+	if err != nil {
+		return nil, fmt.Errorf("encode Spec: %w", err)
+	}
+	return json.Marshal(wire.TestBuild{
+		ID:     test.ID,
+		Recipe: wire.Recipe{Environment: test.environment, Spec: spec},
+		Repo:   WireRepo(repo),
+	})
+}
+
+// WireRepo is what a Runner is told of a Repo.
+func WireRepo(r access.Repo) wire.Repo {
+	return wire.Repo{Name: r.Name, CloneURL: r.CloneURL, HostCredentials: r.Dev}
+}
+
+func (s *Service) repo(tx *store.Tx, environment string) (access.Repo, error) {
+	var r access.Repo
+	var source string
+	if err := tx.Row(repoOfSQL, environment).Scan(&r.ID, &r.Name, &r.CloneURL, &source); err != nil {
+		return r, fmt.Errorf("read Repo of Environment %s: %w", environment, err)
+	}
+	r.Dev = source == "dev"
+	return r, nil
+}
+
+// Observe takes a report of a Test build's Runner. A final state is reached once; what comes after it changes nothing.
+func (s *Service) Observe(_ context.Context, tx *store.Tx, a fleet.Assignment, r fleet.Report) error {
+	if r.State == wire.StateRemoved {
+		return nil
+	}
+	test, err := scanTest(tx.Row(testByIDSQL, a.Subject).Scan)
+	if err != nil {
+		return fmt.Errorf("read Test build %s: %w", a.Subject, err)
+	}
+	var detail wire.TestBuildDetail
+	if err := json.Unmarshal(r.Detail, &detail); err != nil {
+		return fleet.Permanent(fmt.Errorf("decode report of Test build %s: %w", test.ID, err))
+	}
+	switch r.State {
+	case Running:
+		return s.progress(tx, test, detail)
+	case Passed:
+		if detail.ImageDigest == "" || detail.BuildKey == "" {
+			return fleet.Permanent(fmt.Errorf("test build %s passed without an image digest or a build key", test.ID))
+		}
+		return s.finish(tx, test, Passed, detail)
+	case Failed, Cancelled:
+		return s.finish(tx, test, r.State, detail)
+	}
+	return fleet.Permanent(fmt.Errorf("test build %s reports an unknown state %q", test.ID, r.State))
+}
+
+func (s *Service) progress(tx *store.Tx, test TestBuild, detail wire.TestBuildDetail) error {
+	encoded, err := json.Marshal(detail)
+	if err != nil {
+		return fmt.Errorf("encode detail: %w", err)
+	}
+	if _, err := tx.Exec(progressSQL, test.ID, Running, string(encoded)); err != nil {
+		return fmt.Errorf("save progress of Test build %s: %w", test.ID, err)
+	}
+	return s.wake(tx, test)
+}
+
+func (s *Service) finish(tx *store.Tx, test TestBuild, state string, detail wire.TestBuildDetail) error {
+	encoded, err := json.Marshal(detail)
+	if err != nil {
+		return fmt.Errorf("encode detail: %w", err)
+	}
+	digest, key := "", ""
+	if state == Passed {
+		digest, key = detail.ImageDigest, detail.BuildKey
+	}
+	n, err := tx.Exec(finishSQL, test.ID, state, string(encoded), digest, key, tx.Now().UnixMilli())
+	if err != nil {
+		return fmt.Errorf("finish Test build %s: %w", test.ID, err)
+	}
+	if n == 0 {
+		return nil
+	}
+	if _, err := s.fleet.Change(tx, test.assignment, fleet.Remove, time.Time{}); err != nil {
+		return err
+	}
+	repo, err := s.repo(tx, test.environment)
+	if err != nil {
+		return err
+	}
+	tx.Wake(TopicOf(repo))
+	return audit.Record(tx, audit.Entry{Who: "system: Runner's report", Repo: int64(repo.ID), Action: "test-build." + state, Subject: test.ID})
+}
+
+func (s *Service) wake(tx *store.Tx, test TestBuild) error {
+	repo, err := s.repo(tx, test.environment)
+	if err != nil {
+		return err
+	}
+	tx.Wake(TopicOf(repo))
+	return nil
+}
+
+// Lost ends a Test build whose deadline passed or whose Runner is silent. That is final: the fence rises, and what
+// the Runner reports later is refused.
+func (s *Service) Lost(_ context.Context, tx *store.Tx, a fleet.Assignment) error {
+	test, err := scanTest(tx.Row(testByIDSQL, a.Subject).Scan)
+	if err != nil {
+		return fmt.Errorf("read Test build %s: %w", a.Subject, err)
+	}
+	if test.Final() {
+		return nil
+	}
+	if err := s.fleet.Refence(tx, a.ID); err != nil {
+		return err
+	}
+	state, failure := Lost, &wire.Failure{Code: "lost", Message: "The Runner did not answer for a whole lease. Its log up to then is kept. Start the Test build again, on this Runner or another."}
+	switch {
+	case test.CancelledBy != "":
+		state, failure = Cancelled, &wire.Failure{Code: "cancelled", Message: "Cancelled. The Runner did not confirm that it stopped; it is told to when it answers again."}
+	case a.Loss == fleet.DeadlinePassed:
+		state, failure = Failed, &wire.Failure{Code: "timeout", Message: fmt.Sprintf("The Test build did not end within %s.", s.o.TestDeadline)}
+	}
+	failure.Phase = lastPhase(test.Detail)
+	detail := test.Detail
+	detail.Progress, detail.Failure = nil, failure
+	return s.finish(tx, test, state, detail)
+}
+
+func lastPhase(d wire.TestBuildDetail) string {
+	if len(d.Phases) == 0 {
+		return wire.PhaseImage
+	}
+	return d.Phases[len(d.Phases)-1].Name
+}

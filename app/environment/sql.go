@@ -1,0 +1,38 @@
+package environment
+
+const (
+	insertEnvironmentSQL = `INSERT INTO environments (id, repo_id, current, created_at, created_by) VALUES ($1, $2, 0, $3, $4)
+ON CONFLICT (repo_id) DO NOTHING`
+	environmentSQL = `SELECT id, current FROM environments WHERE repo_id = $1`
+	setCurrentSQL  = `UPDATE environments SET current = $3 WHERE id = $1 AND current = $2`
+	repoOfSQL      = `SELECT r.id, r.name, r.clone_url, r.source FROM environments e JOIN repos r ON r.id = e.repo_id WHERE e.id = $1`
+
+	draftSQL = `SELECT id, revision, spec, test_key, updated_at,
+COALESCE((SELECT login FROM people p WHERE p.id = updated_by), updated_by) FROM drafts WHERE environment_id = $1 AND source = 'web' AND ref = ''`
+	insertDraftSQL = `INSERT INTO drafts (id, environment_id, source, ref, revision, spec, test_key, updated_at, updated_by)
+VALUES ($1, $2, 'web', '', 1, $3, $4, $5, $6)`
+	updateDraftSQL = `UPDATE drafts SET revision = revision + 1, spec = $3, test_key = $4, updated_at = $5, updated_by = $6
+WHERE id = $1 AND revision = $2`
+
+	insertTestSQL = `INSERT INTO test_builds (id, environment_id, revision, spec, test_key, runner_id, assignment_id, state, created_at, created_by, detail)
+VALUES ($1, $2, $3, $4, $5, $6, $7, 'queued', $8, $9, '{}')`
+	testColumns = `SELECT t.id, t.environment_id, t.revision, t.spec, t.test_key, t.runner_id, t.assignment_id, t.state, t.cancelled_by,
+t.created_at, COALESCE((SELECT login FROM people p WHERE p.id = t.created_by), t.created_by), COALESCE(t.finished_at, 0), t.detail, t.image_digest, t.build_key FROM test_builds t `
+	testSQL        = testColumns + `WHERE t.environment_id = $1 AND t.id = $2`
+	testByIDSQL    = testColumns + `WHERE t.id = $1`
+	testsSQL       = testColumns + `WHERE t.environment_id = $1 ORDER BY t.created_at DESC, t.id DESC LIMIT $2`
+	passedSQL      = testColumns + `WHERE t.environment_id = $1 AND t.test_key = $2 AND t.state = 'passed' ORDER BY t.finished_at DESC, t.id DESC LIMIT 1`
+	runningTestSQL = testColumns + `WHERE t.environment_id = $1 AND t.test_key = $2 AND t.runner_id = $3 AND t.state IN ('queued', 'running') LIMIT 1`
+	progressSQL    = `UPDATE test_builds SET state = $2, detail = $3 WHERE id = $1 AND state IN ('queued', 'running')`
+	finishSQL      = `UPDATE test_builds SET state = $2, detail = $3, image_digest = $4, build_key = $5, finished_at = $6
+WHERE id = $1 AND state IN ('queued', 'running')`
+	cancelSQL = `UPDATE test_builds SET cancelled_by = $2 WHERE id = $1 AND cancelled_by = '' AND state IN ('queued', 'running')`
+
+	insertVersionSQL = `INSERT INTO versions (id, environment_id, number, spec, test_key, build_key, image_digest, test_build_id, message, source, applied_at, applied_by)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'web', $10, $11)`
+	versionColumns = `SELECT v.id, v.environment_id, v.number, v.spec, v.test_key, v.build_key, v.image_digest, v.test_build_id, v.message, v.source,
+v.applied_at, COALESCE((SELECT login FROM people p WHERE p.id = v.applied_by), v.applied_by) FROM versions v `
+	versionSQL     = versionColumns + `WHERE v.environment_id = $1 AND v.number = $2`
+	versionByIDSQL = versionColumns + `WHERE v.id = $1`
+	versionsSQL    = versionColumns + `WHERE v.environment_id = $1 ORDER BY v.number DESC LIMIT $2`
+)

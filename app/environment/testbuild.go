@@ -1,0 +1,207 @@
+package environment
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/claude-hub/claude-hub/app/access"
+	"github.com/claude-hub/claude-hub/app/audit"
+	"github.com/claude-hub/claude-hub/app/fault"
+	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/envspec"
+	"github.com/claude-hub/claude-hub/runner/wire"
+	"github.com/claude-hub/claude-hub/store"
+)
+
+// States of a Test build. Queued ends when its Runner begins; the last four are final.
+const (
+	Queued    = "queued"
+	Running   = wire.StateRunning
+	Passed    = wire.StatePassed
+	Failed    = wire.StateFailed
+	Cancelled = wire.StateCancelled
+	Lost      = "lost"
+)
+
+// TestBuild is a run of exactly one revision of a draft on one Runner.
+type TestBuild struct {
+	ID          string
+	Revision    int64
+	Spec        envspec.Spec
+	TestKey     envspec.Key
+	Runner      string // id
+	State       string
+	CancelledBy string // person id; set as soon as somebody asked
+	CreatedAt   time.Time
+	CreatedBy   string    // login
+	FinishedAt  time.Time // zero while it runs
+	Detail      wire.TestBuildDetail
+	ImageDigest string
+	BuildKey    envspec.Key
+
+	environment, assignment string
+}
+
+// Final tells that nothing about it changes any more.
+func (t TestBuild) Final() bool { return !t.FinishedAt.IsZero() }
+
+// Test starts a Test build of revision rev of the Repo's web draft on a Runner, named by its id or
+// its name.
+func (s *Service) Test(ctx context.Context, g access.Grant, rev int64, runner string) (TestBuild, error) {
+	if runner == "" {
+		return TestBuild{}, fault.Field("runner", "Choose the Runner that the Test build should run on.")
+	}
+	id := store.NewID()
+	var test TestBuild
+	err := s.db.Write(ctx, func(tx *store.Tx) error {
+		env, err := s.get(tx, g)
+		if err != nil {
+			return err
+		}
+		draft, err := draftAt(env, rev)
+		if err != nil {
+			return err
+		}
+		on, err := s.fleet.Pick(tx, fleet.Filter{Runner: runner})
+		if err != nil {
+			return err
+		}
+		twin, err := scanTest(tx.Row(runningTestSQL, env.ID, string(draft.TestKey), on.ID).Scan)
+		if err == nil {
+			return fault.New(fault.Refused, "A Test build of exactly this draft is already %s on %s (%s). Wait for it or cancel it.", twin.State, on.Name, twin.ID)
+		} else if !errors.Is(err, store.ErrNotFound) {
+			return fmt.Errorf("look for a running Test build: %w", err)
+		}
+		spec, err := json.Marshal(draft.Spec)
+		if err != nil {
+			return fmt.Errorf("encode Spec: %w", err)
+		}
+		a, err := s.fleet.Assign(tx, fleet.Assignment{
+			Runner: on.ID, Subject: id, Kind: wire.KindTestBuild, Want: fleet.Run, Deadline: tx.Now().Add(s.o.TestDeadline),
+		})
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(insertTestSQL, id, env.ID, draft.Revision, string(spec), string(draft.TestKey), on.ID, a.ID, tx.Now().UnixMilli(), g.Actor()); err != nil {
+			return fmt.Errorf("save Test build: %w", err)
+		}
+		if test, err = scanTest(tx.Row(testSQL, env.ID, id).Scan); err != nil {
+			return fmt.Errorf("read Test build: %w", err)
+		}
+		tx.Wake(TopicOf(g.Repo()))
+		return audit.Record(tx, audit.Entry{Who: g.Actor(), Repo: int64(g.Repo().ID), Action: "test-build.start", Subject: id,
+			Detail: map[string]any{"revision": rev, "runner": on.ID}})
+	})
+	return test, err
+}
+
+func draftAt(env Environment, rev int64) (Draft, error) {
+	if env.Draft == nil {
+		return Draft{}, fault.New(fault.Refused, "This Repo has no draft yet. Save one first.")
+	}
+	if env.Draft.Revision != rev {
+		return Draft{}, fault.New(fault.Conflict, "%s saved this draft meanwhile: it is at revision %d, you asked for %d. Look at it and ask again.",
+			env.Draft.UpdatedBy, env.Draft.Revision, rev)
+	}
+	return *env.Draft, nil
+}
+
+// Cancel asks for the end of a Test build. It is final at the latest after cancelGrace, whatever the Runner does;
+// asking again changes nothing.
+func (s *Service) Cancel(ctx context.Context, g access.Grant, id string) error {
+	return s.db.Write(ctx, func(tx *store.Tx) error {
+		test, err := s.test(tx, g, id)
+		if err != nil {
+			return err
+		}
+		n, err := tx.Exec(cancelSQL, id, g.Actor())
+		if err != nil {
+			return fmt.Errorf("cancel Test build: %w", err)
+		}
+		if n == 0 {
+			return nil
+		}
+		if _, err := s.fleet.Change(tx, test.assignment, fleet.Stop, tx.Now().Add(cancelGrace)); err != nil {
+			return err
+		}
+		tx.Wake(TopicOf(g.Repo()))
+		return audit.Record(tx, audit.Entry{Who: g.Actor(), Repo: int64(g.Repo().ID), Action: "test-build.cancel", Subject: id})
+	})
+}
+
+// TestBuild reads one.
+func (s *Service) TestBuild(ctx context.Context, g access.Grant, id string) (TestBuild, error) {
+	var test TestBuild
+	err := s.db.Read(ctx, func(tx *store.Tx) (err error) {
+		test, err = s.test(tx, g, id)
+		return err
+	})
+	return test, err
+}
+
+func (s *Service) test(tx *store.Tx, g access.Grant, id string) (TestBuild, error) {
+	env, err := s.get(tx, g)
+	if err != nil {
+		return TestBuild{}, err
+	}
+	test, err := scanTest(tx.Row(testSQL, env.ID, id).Scan)
+	if errors.Is(err, store.ErrNotFound) {
+		return TestBuild{}, fault.New(fault.NotFound, "This Repo has no such Test build.")
+	}
+	if err != nil {
+		return TestBuild{}, fmt.Errorf("read Test build: %w", err)
+	}
+	return test, nil
+}
+
+// TestBuilds lists the newest n.
+func (s *Service) TestBuilds(ctx context.Context, g access.Grant, n int) ([]TestBuild, error) {
+	var tests []TestBuild
+	err := s.db.Read(ctx, func(tx *store.Tx) error {
+		env, err := s.get(tx, g)
+		if err != nil {
+			return err
+		}
+		if tests, err = store.All(tx, scanTest, testsSQL, env.ID, n); err != nil {
+			return fmt.Errorf("list Test builds: %w", err)
+		}
+		return nil
+	})
+	return tests, err
+}
+
+// Log reads a Test build's log from a byte offset. More may follow unless the part says that it has ended.
+func (s *Service) Log(ctx context.Context, g access.Grant, id string, from int64, max int) (fleet.LogPart, error) {
+	test, err := s.TestBuild(ctx, g, id)
+	if err != nil {
+		return fleet.LogPart{}, err
+	}
+	part, err := s.fleet.ReadLog(ctx, test.assignment, from, max)
+	part.Ended = part.Ended || (test.Final() && test.State == Lost)
+	return part, err
+}
+
+// LogTopic is woken when the Test build's log grows.
+func (s *Service) LogTopic(t TestBuild) string { return fleet.LogTopic(t.assignment) }
+
+func scanTest(scan func(...any) error) (TestBuild, error) {
+	var t TestBuild
+	var spec, detail string
+	var created, finished int64
+	err := scan(&t.ID, &t.environment, &t.Revision, &spec, &t.TestKey, &t.Runner, &t.assignment, &t.State, &t.CancelledBy,
+		&created, &t.CreatedBy, &finished, &detail, &t.ImageDigest, &t.BuildKey)
+	if err != nil {
+		return TestBuild{}, err
+	}
+	t.CreatedAt = time.UnixMilli(created)
+	if finished != 0 {
+		t.FinishedAt = time.UnixMilli(finished)
+	}
+	if err := json.Unmarshal([]byte(detail), &t.Detail); err != nil {
+		return TestBuild{}, fmt.Errorf("decode Test build %s: %w", t.ID, err)
+	}
+	return t, decode(spec, &t.Spec)
+}

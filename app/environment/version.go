@@ -1,0 +1,183 @@
+package environment
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/claude-hub/claude-hub/app/access"
+	"github.com/claude-hub/claude-hub/app/audit"
+	"github.com/claude-hub/claude-hub/app/fault"
+	"github.com/claude-hub/claude-hub/envspec"
+	"github.com/claude-hub/claude-hub/store"
+)
+
+// messageLimit bounds what a person says of a version, in bytes.
+const messageLimit = 2000
+
+// Verdict says whether a draft can be applied, and what it rests on.
+type Verdict struct {
+	OK     bool
+	Reason string // for a person, either way
+	// What the version would stand on: the passing Test build, or the one the current version stands on.
+	test        string
+	buildKey    envspec.Key
+	imageDigest string
+}
+
+// Check tells whether the Repo's web draft can be applied as it is.
+func (s *Service) Check(ctx context.Context, g access.Grant) (Verdict, error) {
+	var v Verdict
+	err := s.db.Read(ctx, func(tx *store.Tx) error {
+		env, err := s.get(tx, g)
+		if err != nil {
+			return err
+		}
+		v, err = s.decide(tx, env)
+		return err
+	})
+	return v, err
+}
+
+// decide is the rule of Apply: nothing test-relevant changed since the current version, or a Test build of exactly
+// this test key passed (ADR 0009, "Test build").
+func (s *Service) decide(tx *store.Tx, env Environment) (Verdict, error) {
+	if env.Draft == nil {
+		return Verdict{Reason: "This Repo has no draft yet. Save one first."}, nil
+	}
+	if c := env.Current; c != nil && c.TestKey == env.Draft.TestKey {
+		if len(envspec.Explain(c.Spec, env.Draft.Spec)) == 0 {
+			return Verdict{Reason: fmt.Sprintf("The draft is what version %d says already: there is nothing to apply.", c.Number)}, nil
+		}
+		return Verdict{OK: true, Reason: "Nothing that needs a Test build changed.", test: c.TestBuild, buildKey: c.BuildKey, imageDigest: c.ImageDigest}, nil
+	}
+	passed, err := scanTest(tx.Row(passedSQL, env.ID, string(env.Draft.TestKey)).Scan)
+	if errors.Is(err, store.ErrNotFound) {
+		return Verdict{Reason: "This draft needs a passing Test build of exactly what it says now. Start one first."}, nil
+	}
+	if err != nil {
+		return Verdict{}, fmt.Errorf("look for a passed Test build: %w", err)
+	}
+	return Verdict{OK: true, Reason: "A Test build of exactly this draft passed.", test: passed.ID, buildKey: passed.BuildKey, imageDigest: passed.ImageDigest}, nil
+}
+
+// Apply makes a version of revision rev of the web draft. Check and version are one transaction.
+func (s *Service) Apply(ctx context.Context, g access.Grant, rev int64, message string) (Version, error) {
+	if len(message) > messageLimit {
+		return Version{}, fault.Field("message", "The message is longer than %d bytes.", messageLimit)
+	}
+	var version Version
+	err := s.db.Write(ctx, func(tx *store.Tx) error {
+		env, err := s.get(tx, g)
+		if err != nil {
+			return err
+		}
+		draft, err := draftAt(env, rev)
+		if err != nil {
+			return err
+		}
+		verdict, err := s.decide(tx, env)
+		if err != nil {
+			return err
+		}
+		if !verdict.OK {
+			return fault.New(fault.Refused, "%s", verdict.Reason)
+		}
+		before := 0
+		if env.Current != nil {
+			before = env.Current.Number
+		}
+		spec, err := json.Marshal(draft.Spec)
+		if err != nil {
+			return fmt.Errorf("encode Spec: %w", err)
+		}
+		id := store.NewID()
+		if _, err := tx.Exec(insertVersionSQL, id, env.ID, before+1, string(spec), string(draft.TestKey), string(verdict.buildKey), verdict.imageDigest,
+			verdict.test, store.Text(message), tx.Now().UnixMilli(), g.Actor()); err != nil {
+			if store.IsUnique(err) {
+				return fault.New(fault.Conflict, "Somebody else applied a version at the same moment. Look at it and apply again.")
+			}
+			return fmt.Errorf("save version: %w", err)
+		}
+		n, err := tx.Exec(setCurrentSQL, env.ID, before, before+1)
+		if err != nil {
+			return fmt.Errorf("make version %d current: %w", before+1, err)
+		}
+		if n != 1 {
+			return fault.New(fault.Conflict, "Somebody else applied a version at the same moment. Look at it and apply again.")
+		}
+		if version, err = scanVersion(tx.Row(versionByIDSQL, id).Scan); err != nil {
+			return fmt.Errorf("read version: %w", err)
+		}
+		tx.Wake(TopicOf(g.Repo()))
+		return audit.Record(tx, audit.Entry{Who: g.Actor(), Repo: int64(g.Repo().ID), Action: "version.apply", Subject: id,
+			Detail: map[string]any{"number": before + 1, "test_build": verdict.test}})
+	})
+	return version, err
+}
+
+// Versions lists the newest n.
+func (s *Service) Versions(ctx context.Context, g access.Grant, n int) ([]Version, error) {
+	var versions []Version
+	err := s.db.Read(ctx, func(tx *store.Tx) error {
+		env, err := s.get(tx, g)
+		if err != nil {
+			return err
+		}
+		if versions, err = store.All(tx, scanVersion, versionsSQL, env.ID, n); err != nil {
+			return fmt.Errorf("list versions: %w", err)
+		}
+		return nil
+	})
+	return versions, err
+}
+
+// Version reads one by its number.
+func (s *Service) Version(ctx context.Context, g access.Grant, number int) (Version, error) {
+	var v Version
+	err := s.db.Read(ctx, func(tx *store.Tx) error {
+		env, err := s.get(tx, g)
+		if err != nil {
+			return err
+		}
+		v, err = scanVersion(tx.Row(versionSQL, env.ID, number).Scan)
+		if errors.Is(err, store.ErrNotFound) {
+			return fault.New(fault.NotFound, "This Repo's Environment has no version %d.", number)
+		}
+		return err
+	})
+	return v, err
+}
+
+// Current reads the applied version in the caller's transaction: what a Session boots from next. The Environment's
+// id comes with it. A Repo without one is refused (ADR 0009: a Repo needs an Environment before its first Session).
+func (s *Service) Current(tx *store.Tx, g access.Grant) (Version, string, error) {
+	env, err := s.get(tx, g)
+	if err != nil {
+		return Version{}, "", err
+	}
+	if env.Current == nil {
+		return Version{}, "", fault.New(fault.Refused, "%s has no applied Environment yet. A Repo needs one before its first Session: test-build its draft and apply it.", g.Repo().Name)
+	}
+	return *env.Current, env.ID, nil
+}
+
+// ByID reads a version in the caller's transaction, with its Environment's id.
+func (s *Service) ByID(tx *store.Tx, id string) (Version, string, error) {
+	v, err := scanVersion(tx.Row(versionByIDSQL, id).Scan)
+	return v, v.environment, err
+}
+
+func scanVersion(scan func(...any) error) (Version, error) {
+	var v Version
+	var spec string
+	var applied int64
+	err := scan(&v.ID, &v.environment, &v.Number, &spec, &v.TestKey, &v.BuildKey, &v.ImageDigest, &v.TestBuild, &v.Message, &v.Source, &applied, &v.AppliedBy)
+	if err != nil {
+		return Version{}, err
+	}
+	v.AppliedAt = time.UnixMilli(applied)
+	return v, decode(spec, &v.Spec)
+}

@@ -1,0 +1,262 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/claude-hub/claude-hub/app/access"
+	"github.com/claude-hub/claude-hub/app/audit"
+	"github.com/claude-hub/claude-hub/app/environment"
+	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/runner/wire"
+	"github.com/claude-hub/claude-hub/store"
+)
+
+var (
+	_ fleet.Owner  = (*Service)(nil)
+	_ fleet.Finder = (*Service)(nil)
+	_ fleet.Idler  = (*Service)(nil)
+)
+
+// Payload is the Session as its Runner needs it: the version it should stand on and where its Workspace comes from.
+func (s *Service) Payload(_ context.Context, tx *store.Tx, a fleet.Assignment) ([]byte, error) {
+	sn, err := scanSession(tx.Row(byIDSQL, a.Subject).Scan)
+	if err != nil {
+		return nil, fmt.Errorf("read Session %s: %w", a.Subject, err)
+	}
+	version, environmentID, err := s.env.ByID(tx, sn.versionID)
+	if err != nil {
+		return nil, fmt.Errorf("read version of Session %s: %w", a.Subject, err)
+	}
+	repo, err := readRepo(tx, sn.repo)
+	if err != nil {
+		return nil, err
+	}
+	spec, err := json.Marshal(version.Spec)
+	if err != nil {
+		return nil, fmt.Errorf("encode Spec: %w", err)
+	}
+	return json.Marshal(wire.Session{
+		ID:         sn.ID,
+		Recipe:     wire.Recipe{Environment: environmentID, Spec: spec, ImageDigest: version.ImageDigest},
+		Version:    version.Number,
+		BuildKey:   string(version.BuildKey),
+		Repo:       environment.WireRepo(repo),
+		Branch:     sn.Branch,
+		WorkBranch: sn.WorkBranch,
+		DiskSize:   sn.DiskSize,
+		IdleMS:     sn.idle.Milliseconds(),
+	})
+}
+
+func readRepo(tx *store.Tx, id int64) (access.Repo, error) {
+	var r access.Repo
+	var source string
+	if err := tx.Row(repoOfSQL, id).Scan(&r.ID, &r.Name, &r.CloneURL, &source); err != nil {
+		return r, fmt.Errorf("read Repo %d: %w", id, err)
+	}
+	r.Dev = source == "dev"
+	return r, nil
+}
+
+// Observe takes a report of a Session's Runner.
+func (s *Service) Observe(_ context.Context, tx *store.Tx, a fleet.Assignment, r fleet.Report) error {
+	sn, err := scanSession(tx.Row(byIDSQL, a.Subject).Scan)
+	if err != nil {
+		return fmt.Errorf("read Session %s: %w", a.Subject, err)
+	}
+	if sn.State == Deleted {
+		return nil
+	}
+	if r.State == wire.StateRemoved {
+		return s.removed(tx, sn, a)
+	}
+	var detail wire.SessionDetail
+	if err := json.Unmarshal(r.Detail, &detail); err != nil {
+		return fleet.Permanent(fmt.Errorf("decode report of Session %s: %w", sn.ID, err))
+	}
+	if detail.Unsaved == nil {
+		detail.Unsaved = sn.Detail.Unsaved // what was counted last stays known, with its time
+	}
+	failure := sn.Detail.Failure
+	sn.Detail = detail
+	defer s.wake(tx, sn)
+	if r.Generation < a.Generation { // the Hub wants something newer: only what is told matters, not the state
+		return s.save(tx, sn, sn.State)
+	}
+	switch r.State {
+	case wire.StateStarting, wire.StateStopping:
+		return s.save(tx, sn, sn.State)
+	case wire.StateRunning, wire.StateAsleep, wire.StateFailed:
+		if err := s.fleet.Deadline(tx, a.ID, time.Time{}); err != nil {
+			return err
+		}
+		if sn.State == Deleting {
+			return s.save(tx, sn, Deleting)
+		}
+		if sn.State == Failed && r.State == wire.StateAsleep { // stopped after a start that ran out of time: it stays failed, with its reason
+			sn.Detail.Failure = failure
+			return s.save(tx, sn, Failed)
+		}
+		return s.save(tx, sn, r.State)
+	case wire.StateBusy: // somebody came back between the Hub's request and the Runner's look
+		if a.Want != fleet.Stop {
+			return s.save(tx, sn, sn.State)
+		}
+		if err := s.save(tx, sn, Running); err != nil {
+			return err
+		}
+		sn.idle = 0
+		if err := s.want(tx, &sn, fleet.Run, Running); err != nil {
+			return err
+		}
+		return s.fleet.Deadline(tx, a.ID, time.Time{})
+	}
+	return fleet.Permanent(fmt.Errorf("session %s reports an unknown state %q", sn.ID, r.State))
+}
+
+func (s *Service) save(tx *store.Tx, sn Session, state string) error {
+	encoded, err := json.Marshal(sn.Detail)
+	if err != nil {
+		return fmt.Errorf("encode detail: %w", err)
+	}
+	if state == sn.State {
+		_, err = tx.Exec(detailSQL, sn.ID, string(encoded))
+	} else {
+		_, err = tx.Exec(observeSQL, sn.ID, state, string(encoded), tx.Now().UnixMilli())
+	}
+	if err != nil {
+		return fmt.Errorf("save Session %s: %w", sn.ID, err)
+	}
+	return nil
+}
+
+func (s *Service) removed(tx *store.Tx, sn Session, a fleet.Assignment) error {
+	if a.Want != fleet.Remove {
+		return fleet.Permanent(fmt.Errorf("session %s was removed by its Runner without being asked to", sn.ID))
+	}
+	if _, err := tx.Exec(deletedSQL, sn.ID, tx.Now().UnixMilli()); err != nil {
+		return fmt.Errorf("end Session %s: %w", sn.ID, err)
+	}
+	s.wake(tx, sn)
+	return audit.Record(tx, audit.Entry{Who: "system: Runner's report", Repo: sn.repo, Action: "session.deleted", Subject: sn.ID})
+}
+
+func (s *Service) wake(tx *store.Tx, sn Session) { tx.Wake(fmt.Sprintf("sessions:%d", sn.repo)) }
+
+// Lost: a deadline passed, and what was asked for did not happen; or the Runner is silent, which only marks the
+// Session unreachable: its data is never destroyed for want of a lease.
+func (s *Service) Lost(_ context.Context, tx *store.Tx, a fleet.Assignment) error {
+	sn, err := scanSession(tx.Row(byIDSQL, a.Subject).Scan)
+	if err != nil {
+		return fmt.Errorf("read Session %s: %w", a.Subject, err)
+	}
+	defer s.wake(tx, sn)
+	if a.Loss == fleet.RunnerSilent {
+		_, err := tx.Exec(reachSQL, sn.ID, 1)
+		return err
+	}
+	if err := s.fleet.Deadline(tx, a.ID, time.Time{}); err != nil {
+		return err
+	}
+	if sn.State == Deleting || sn.State == Deleted { // stays wanted; the Runner removes it whenever it comes back
+		return nil
+	}
+	sn.Detail.Progress = nil
+	sn.Detail.Failure = &wire.Failure{Code: "timeout", Phase: lastPhase(sn.Detail),
+		Message: fmt.Sprintf("The Session was %s, and did not get further in time. Its Workspace is kept. Try again.", sn.State)}
+	if _, err := s.fleet.Change(tx, a.ID, fleet.Stop, time.Time{}); err != nil {
+		return err
+	}
+	return s.save(tx, sn, Failed)
+}
+
+func lastPhase(d wire.SessionDetail) string {
+	if len(d.Phases) == 0 {
+		return wire.PhaseBoot
+	}
+	return d.Phases[len(d.Phases)-1].Name
+}
+
+// Found: the Runner of an unreachable Session answers again.
+func (s *Service) Found(_ context.Context, tx *store.Tx, a fleet.Assignment) error {
+	sn, err := scanSession(tx.Row(byIDSQL, a.Subject).Scan)
+	if err != nil {
+		return fmt.Errorf("read Session %s: %w", a.Subject, err)
+	}
+	s.wake(tx, sn)
+	_, err = tx.Exec(reachSQL, sn.ID, 0)
+	return err
+}
+
+// IdleAfter is for how long a Session must be idle before Idle is called.
+func (s *Service) IdleAfter(fleet.Assignment) time.Duration { return s.o.IdleAfter }
+
+// Idle asks a Session to sleep that had no activity for IdleAfter (ADR 0006). The Runner looks once more under its
+// lock before it stops anything.
+func (s *Service) Idle(_ context.Context, tx *store.Tx, a fleet.Assignment, _ time.Duration) error {
+	sn, err := scanSession(tx.Row(byIDSQL, a.Subject).Scan)
+	if err != nil {
+		return fmt.Errorf("read Session %s: %w", a.Subject, err)
+	}
+	if sn.State != Running || a.Want != fleet.Run {
+		return nil
+	}
+	sn.idle = s.o.IdleAfter
+	if err := s.want(tx, &sn, fleet.Stop, Stopping); err != nil {
+		return err
+	}
+	s.wake(tx, sn)
+	return audit.Record(tx, audit.Entry{Who: "system: idle", Repo: sn.repo, Action: "session.sleep", Subject: sn.ID})
+}
+
+// SleepAll asks every Session of a Runner that is awake to sleep and remembers that it was, so that ResumeAll wakes
+// it: how dev stops. It returns how many were asked.
+func (s *Service) SleepAll(ctx context.Context, runner string) (n int, err error) {
+	err = s.db.Write(ctx, func(tx *store.Tx) error {
+		awake, err := list(tx, awakeSQL, runner)
+		if err != nil {
+			return err
+		}
+		n = len(awake)
+		for i := range awake {
+			awake[i].resume, awake[i].idle = true, 0
+			if err := s.want(tx, &awake[i], fleet.Stop, Stopping); err != nil {
+				return err
+			}
+			s.wake(tx, awake[i])
+		}
+		return nil
+	})
+	return n, err
+}
+
+// Awake counts the Sessions of a Runner that are not asleep yet.
+func (s *Service) Awake(ctx context.Context, runner string) (n int, err error) {
+	err = s.db.Read(ctx, func(tx *store.Tx) error {
+		return tx.Row(`SELECT COUNT(*) FROM sessions WHERE runner_id = $1 AND unreachable = 0 AND state IN ('starting', 'running', 'waking', 'stopping')`, runner).Scan(&n)
+	})
+	return n, err
+}
+
+// ResumeAll wakes what SleepAll had put to sleep, on the version it had.
+func (s *Service) ResumeAll(ctx context.Context, runner string) (n int, err error) {
+	err = s.db.Write(ctx, func(tx *store.Tx) error {
+		sleeping, err := list(tx, resumeSQL, runner)
+		if err != nil {
+			return err
+		}
+		n = len(sleeping)
+		for i := range sleeping {
+			sleeping[i].resume = false
+			if err := s.want(tx, &sleeping[i], fleet.Run, Waking); err != nil {
+				return err
+			}
+			s.wake(tx, sleeping[i])
+		}
+		return nil
+	})
+	return n, err
+}

@@ -1,0 +1,382 @@
+// Package session is a Session's life as the Hub decides it: a person or Claude Code at work on a branch, in a
+// Sandbox of one Runner. Only the Hub decides what a Session should be; the Runner makes it so.
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/claude-hub/claude-hub/app/access"
+	"github.com/claude-hub/claude-hub/app/audit"
+	"github.com/claude-hub/claude-hub/app/environment"
+	"github.com/claude-hub/claude-hub/app/fault"
+	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/runner/wire"
+	"github.com/claude-hub/claude-hub/store"
+)
+
+// States of a Session. Starting, Stopping, Waking and Deleting have a deadline; Failed waits for Retry or Delete.
+const (
+	Starting = "starting"
+	Running  = "running"
+	Stopping = "stopping" // going to sleep
+	Asleep   = "asleep"
+	Waking   = "waking"
+	Failed   = "failed"
+	Deleting = "deleting"
+	Deleted  = "deleted"
+)
+
+// Service holds the rules of Sessions. Its methods may be called concurrently.
+type Service struct {
+	db    *store.DB
+	env   *environment.Service
+	fleet *fleet.Fleet
+	o     Options
+}
+
+// Options of a Service; zero values are the defaults.
+type Options struct {
+	IdleAfter     time.Duration // without activity until a Session is put to sleep; default 15 minutes (ADR 0006)
+	StartDeadline time.Duration // of a start or a wake, a lazy build included; default one hour
+	StopDeadline  time.Duration // of going to sleep and of deleting; default 5 minutes
+	DiskSize      int64         // bytes of a new Session's disk; default 20 GiB, sparse
+}
+
+// New registers the Service as the Owner of Sessions.
+func New(db *store.DB, env *environment.Service, f *fleet.Fleet, o Options) *Service {
+	if o.IdleAfter == 0 {
+		o.IdleAfter = 15 * time.Minute
+	}
+	if o.StartDeadline == 0 {
+		o.StartDeadline = time.Hour
+	}
+	if o.StopDeadline == 0 {
+		o.StopDeadline = 5 * time.Minute
+	}
+	if o.DiskSize == 0 {
+		o.DiskSize = 20 << 30
+	}
+	s := &Service{db: db, env: env, fleet: f, o: o}
+	f.Own(wire.KindSession, s)
+	return s
+}
+
+// Session is one as people see it.
+type Session struct {
+	ID          string
+	State       string
+	Unreachable bool // its Runner has been silent for a whole lease; nothing of it is given up for that
+	Runner      string
+	Version     int // of the Environment: what it boots from next
+	Branch      string
+	WorkBranch  string
+	DiskSize    int64
+	Detail      wire.SessionDetail
+	CreatedAt   time.Time
+	CreatedBy   string // login
+	ChangedAt   time.Time
+
+	repo                               int64
+	environment, assignment, versionID string
+	idle                               time.Duration
+	resume                             bool
+}
+
+// StartInput is what a person may choose; zero values choose for them.
+type StartInput struct {
+	Runner     string // id or name; empty: the least loaded
+	Branch     string // cloned from; empty: the default branch
+	WorkBranch string // made in the Workspace; empty: claude-hub/<start of the id>
+}
+
+// TopicOf is woken at every change of the Repo's Sessions.
+func TopicOf(repo access.Repo) string { return "sessions:" + repo.ID.String() }
+
+// branchName refuses what git would, and everything that could be read as an option (facts/reliability.md P35).
+var branchName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._/-]{0,199}$`)
+
+func checkBranch(field, name string) error {
+	if name == "" {
+		return nil
+	}
+	if !branchName.MatchString(name) || strings.Contains(name, "..") || strings.Contains(name, "//") ||
+		strings.HasSuffix(name, "/") || strings.HasSuffix(name, ".") || strings.HasSuffix(name, ".lock") {
+		return fault.Field(field, "%q is not a branch name that git takes: letters, digits, and . _ / - inside, at most 200.", name)
+	}
+	return nil
+}
+
+// Start makes a Session on the Repo's applied Environment.
+func (s *Service) Start(ctx context.Context, g access.Grant, in StartInput) (Session, error) {
+	if err := errors.Join(checkBranch("branch", in.Branch), checkBranch("work_branch", in.WorkBranch)); err != nil {
+		return Session{}, fault.Of(err)
+	}
+	id := store.NewID()
+	if in.WorkBranch == "" {
+		in.WorkBranch = "claude-hub/" + id[len(id)-8:]
+	}
+	var made Session
+	err := s.db.Write(ctx, func(tx *store.Tx) error {
+		version, environmentID, err := s.env.Current(tx, g)
+		if err != nil {
+			return err
+		}
+		runner, err := s.fleet.Pick(tx, fleet.Filter{Runner: in.Runner})
+		if err != nil {
+			return err
+		}
+		a, err := s.fleet.Assign(tx, fleet.Assignment{
+			Runner: runner.ID, Subject: id, Kind: wire.KindSession, Want: fleet.Run, Deadline: tx.Now().Add(s.o.StartDeadline),
+		})
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(insertSQL, id, int64(g.Repo().ID), environmentID, runner.ID, a.ID, version.ID, in.Branch, in.WorkBranch, s.o.DiskSize,
+			tx.Now().UnixMilli(), g.Actor()); err != nil {
+			return fmt.Errorf("save Session: %w", err)
+		}
+		if made, err = scanSession(tx.Row(byIDSQL, id).Scan); err != nil {
+			return fmt.Errorf("read Session: %w", err)
+		}
+		tx.Wake(TopicOf(g.Repo()))
+		return audit.Record(tx, audit.Entry{Who: g.Actor(), Repo: int64(g.Repo().ID), Action: "session.start", Subject: id,
+			Detail: map[string]any{"runner": runner.ID, "version": version.Number}})
+	})
+	return made, err
+}
+
+// Sleep stops the Session's Sandbox; its Workspace and disks stay.
+func (s *Service) Sleep(ctx context.Context, g access.Grant, id string) error {
+	return s.change(ctx, g, id, "session.sleep", func(tx *store.Tx, sn *Session) (bool, error) {
+		switch sn.State {
+		case Asleep, Stopping:
+			return false, nil
+		case Running, Starting, Waking:
+			return true, s.want(tx, sn, fleet.Stop, Stopping)
+		}
+		return false, fault.New(fault.Refused, "This Session is %s and can't be put to sleep.", sn.State)
+	})
+}
+
+// Wake boots a sleeping Session again, from the newest applied version: on the same root filesystem where that is
+// unchanged, else in a fresh Sandbox on the same Workspace and disks (ADR 0006).
+func (s *Service) Wake(ctx context.Context, g access.Grant, id string) error {
+	return s.change(ctx, g, id, "session.wake", func(tx *store.Tx, sn *Session) (bool, error) {
+		switch sn.State {
+		case Running, Starting, Waking:
+			return false, nil
+		case Asleep, Stopping:
+			return true, s.boot(tx, g, sn, Waking)
+		}
+		return false, fault.New(fault.Refused, "This Session is %s and can't be woken.", sn.State)
+	})
+}
+
+// Retry starts a failed Session again; a build that failed is built again.
+func (s *Service) Retry(ctx context.Context, g access.Grant, id string) error {
+	return s.change(ctx, g, id, "session.retry", func(tx *store.Tx, sn *Session) (bool, error) {
+		if sn.State != Failed {
+			return false, fault.New(fault.Refused, "Only a failed Session can be tried again; this one is %s.", sn.State)
+		}
+		return true, s.boot(tx, g, sn, Starting)
+	})
+}
+
+func (s *Service) boot(tx *store.Tx, g access.Grant, sn *Session, state string) error {
+	version, _, err := s.env.Current(tx, g)
+	if err != nil {
+		return err
+	}
+	sn.versionID = version.ID
+	return s.want(tx, sn, fleet.Run, state)
+}
+
+// CountUnsaved asks the Runner of a running Session to count anew what exists in its Workspace only. The answer
+// comes as Detail.Unsaved with its time.
+func (s *Service) CountUnsaved(ctx context.Context, g access.Grant, id string) error {
+	return s.change(ctx, g, id, "session.count", func(tx *store.Tx, sn *Session) (bool, error) {
+		if sn.State != Running {
+			return false, nil
+		}
+		_, err := s.fleet.Change(tx, sn.assignment, fleet.Run, time.Time{})
+		return true, err
+	})
+}
+
+// Delete gives up the Session with its Workspace and disks. confirm must be the Session's id: what would be lost is
+// for the caller to show first (Unsaved).
+func (s *Service) Delete(ctx context.Context, g access.Grant, id, confirm string) error {
+	return s.change(ctx, g, id, "session.delete", func(tx *store.Tx, sn *Session) (bool, error) {
+		if confirm != sn.ID {
+			return false, fault.Field("confirm", "Deleting a Session deletes its Workspace. %s Confirm with its id, %s.", sn.UnsavedSentence(), sn.ID)
+		}
+		if sn.State == Deleting {
+			return false, nil
+		}
+		return true, s.want(tx, sn, fleet.Remove, Deleting)
+	})
+}
+
+// UnsavedSentence says what exists in the Workspace only, as far as it is known.
+func (sn Session) UnsavedSentence() string {
+	u := sn.Detail.Unsaved
+	if u == nil {
+		return "What it holds that was never pushed is unknown."
+	}
+	at := time.UnixMilli(u.At).UTC().Format("2006-01-02 15:04 UTC")
+	if u.Files == 0 && u.Commits == 0 {
+		return fmt.Sprintf("Nothing in it was uncommitted or unpushed at %s.", at)
+	}
+	return fmt.Sprintf("It held %s and %s at %s; they exist on this Runner's host only.", count(u.Files, "uncommitted file"), count(u.Commits, "unpushed commit"), at)
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// change runs f on the Session under a Grant; f says whether anything changed.
+func (s *Service) change(ctx context.Context, g access.Grant, id, action string, f func(*store.Tx, *Session) (bool, error)) error {
+	return s.db.Write(ctx, func(tx *store.Tx) error {
+		sn, err := s.one(tx, g, id)
+		if err != nil {
+			return err
+		}
+		changed, err := f(tx, &sn)
+		if err != nil || !changed {
+			return err
+		}
+		tx.Wake(TopicOf(g.Repo()))
+		return audit.Record(tx, audit.Entry{Who: g.Actor(), Repo: int64(g.Repo().ID), Action: action, Subject: sn.ID})
+	})
+}
+
+// want moves the assignment and the row together: a new generation, with a deadline that fits.
+func (s *Service) want(tx *store.Tx, sn *Session, want fleet.Want, state string) error {
+	life := s.o.StopDeadline
+	if want == fleet.Run {
+		life = s.o.StartDeadline
+	}
+	if want != fleet.Stop {
+		sn.idle = 0
+	}
+	if _, err := s.fleet.Change(tx, sn.assignment, want, tx.Now().Add(life)); err != nil {
+		return err
+	}
+	sn.State = state
+	if _, err := tx.Exec(wantSQL, sn.ID, state, sn.versionID, sn.idle.Milliseconds(), flag(sn.resume), tx.Now().UnixMilli()); err != nil {
+		return fmt.Errorf("save Session %s: %w", sn.ID, err)
+	}
+	return nil
+}
+
+func flag(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Get reads one.
+func (s *Service) Get(ctx context.Context, g access.Grant, id string) (Session, error) {
+	var sn Session
+	err := s.db.Read(ctx, func(tx *store.Tx) (err error) {
+		sn, err = s.one(tx, g, id)
+		return err
+	})
+	return sn, err
+}
+
+func (s *Service) one(tx *store.Tx, g access.Grant, id string) (Session, error) {
+	sn, err := scanSession(tx.Row(oneSQL, int64(g.Repo().ID), id).Scan)
+	if errors.Is(err, store.ErrNotFound) {
+		return Session{}, fault.New(fault.NotFound, "This Repo has no such Session.")
+	}
+	if err != nil {
+		return Session{}, fmt.Errorf("read Session: %w", err)
+	}
+	return sn, nil
+}
+
+// List reads the Repo's Sessions, newest first.
+func (s *Service) List(ctx context.Context, g access.Grant) ([]Session, error) {
+	var all []Session
+	err := s.db.Read(ctx, func(tx *store.Tx) (err error) {
+		all, err = list(tx, listSQL, int64(g.Repo().ID))
+		return err
+	})
+	return all, err
+}
+
+func list(tx *store.Tx, query string, args ...any) ([]Session, error) {
+	all, err := store.All(tx, scanSession, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("list Sessions: %w", err)
+	}
+	return all, nil
+}
+
+// Log reads the Session's log from a byte offset: clone, lazy builds and start scripts.
+func (s *Service) Log(ctx context.Context, g access.Grant, id string, from int64, max int) (fleet.LogPart, error) {
+	sn, err := s.Get(ctx, g, id)
+	if err != nil {
+		return fleet.LogPart{}, err
+	}
+	return s.fleet.ReadLog(ctx, sn.assignment, from, max)
+}
+
+// LogTopic is woken when the Session's log grows.
+func (s *Service) LogTopic(sn Session) string { return fleet.LogTopic(sn.assignment) }
+
+// Open opens an exec or a terminal in a running Session and returns its channel's id.
+func (s *Service) Open(ctx context.Context, g access.Grant, id string, spec wire.ChannelSpec) (string, error) {
+	sn, err := s.Get(ctx, g, id)
+	if err != nil {
+		return "", err
+	}
+	if sn.State != Running {
+		return "", fault.New(fault.Refused, "This Session is %s. %s", sn.State, wakeHint(sn.State))
+	}
+	if sn.Unreachable {
+		return "", fault.New(fault.Unavailable, "The Runner of this Session does not answer. Nothing in it is lost; try again when the Runner is back.")
+	}
+	return s.fleet.OpenChannel(ctx, sn.assignment, spec)
+}
+
+func wakeHint(state string) string {
+	switch state {
+	case Asleep, Stopping:
+		return "Wake it first."
+	case Starting, Waking:
+		return "Wait until it runs."
+	case Failed:
+		return "Look at its log, then try it again."
+	}
+	return "It can't be used any more."
+}
+
+func scanSession(scan func(...any) error) (Session, error) {
+	var sn Session
+	var detail string
+	var unreachable, resume, idle, created, changed int64
+	err := scan(&sn.ID, &sn.repo, &sn.environment, &sn.Runner, &sn.assignment, &sn.State, &unreachable, &sn.versionID, &sn.Version, &sn.Branch,
+		&sn.WorkBranch, &sn.DiskSize, &idle, &resume, &detail, &created, &sn.CreatedBy, &changed)
+	if err != nil {
+		return Session{}, err
+	}
+	sn.Unreachable, sn.resume = unreachable != 0, resume != 0
+	sn.idle = time.Duration(idle) * time.Millisecond
+	sn.CreatedAt, sn.ChangedAt = time.UnixMilli(created), time.UnixMilli(changed)
+	if err := json.Unmarshal([]byte(detail), &sn.Detail); err != nil {
+		return Session{}, fmt.Errorf("decode Session %s: %w", sn.ID, err)
+	}
+	return sn, nil
+}
