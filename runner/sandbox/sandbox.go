@@ -30,8 +30,8 @@ type Engine interface {
 	// Open finds a running Sandbox. The error is ErrNotFound if there is no such id, ErrNotRunning if it is stopped.
 	Open(ctx context.Context, id ID) (Sandbox, error)
 
-	// Stop ends all processes of id; its root filesystem and its disk stay. With a grace above zero PID 1 is asked by
-	// SIGTERM first. Stopping what is stopped or unknown does nothing.
+	// Stop ends all processes of id; its root filesystem and its disk stay. With a grace above zero all but the agent
+	// get SIGTERM first and that long to end. Stopping what is stopped or unknown does nothing.
 	Stop(ctx context.Context, id ID, grace time.Duration) error
 
 	// Remove gives up the root filesystem of a stopped id and forgets the id. Its disk, with all other folders, belongs

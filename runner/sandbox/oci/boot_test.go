@@ -2,10 +2,15 @@ package oci
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/claude-hub/claude-hub/runner/sandbox"
 )
@@ -173,4 +178,104 @@ func TestHostFoldersAreReadOnlyAndNotTheSandboxes(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(shared, "ca.pem")); err != nil || string(b) != "ca" {
 		t.Errorf("the host's file is now %q, %v", b, err)
 	}
+}
+
+func TestStopWithGraceLetsProgramsEnd(t *testing.T) {
+	t.Parallel()
+	e := testEngine(t)
+	s := testSpec(t, e, "a")
+	s.Binds = []sandbox.Bind{{Folder: "work", Guest: "/workspace"}}
+	sb := start(t, e, "a", s)
+	sh(t, sb, "(trap 'echo ended > /workspace/ended; exit' TERM; echo on > /workspace/on; while :; do sleep 0.05; done) >/dev/null 2>&1 &")
+	eventually(t, "the program waits", func() bool { return sh(t, sb, "cat /workspace/on 2>/dev/null; true") == "on" })
+	began := time.Now()
+	if err := e.Stop(t.Context(), "a", 20*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("stopping took %s although nothing was left", took)
+	}
+	b, err := os.ReadFile(filepath.Join(e.diskMount(s.Disk.Path), "work", "ended"))
+	if err != nil || string(b) != "ended\n" {
+		t.Errorf("the program was not asked to end: %q, %v", b, err)
+	}
+	// One that doesn't listen ends with the grace.
+	sb = start(t, e, "a", s)
+	sh(t, sb, "(trap '' TERM; while :; do sleep 0.05; done) >/dev/null 2>&1 &")
+	if err := e.Stop(t.Context(), "a", 100*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-sb.Done():
+	default:
+		t.Error("after Stop the Sandbox isn't done")
+	}
+	if err := e.Stop(t.Context(), "a", time.Second); err != nil {
+		t.Errorf("stopping twice: %v", err)
+	}
+	if err := e.Stop(t.Context(), "unknown", time.Second); err != nil {
+		t.Errorf("stopping what is unknown: %v", err)
+	}
+}
+
+func TestSandboxWhosePID1DiedIsBootedAgain(t *testing.T) {
+	t.Parallel()
+	e := testEngine(t)
+	s := testSpec(t, e, "a")
+	sb := start(t, e, "a", s)
+	if err := unix.Kill(e.box("a").boot.Process.PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-sb.Done():
+	case <-time.After(10 * time.Second):
+		t.Fatal("Done is not closed")
+	}
+	if _, err := sb.Dial(t.Context()); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("dialling a dead agent gave %v", err)
+	}
+	if list, err := e.List(t.Context()); err != nil || len(list) != 1 || list[0].Running {
+		t.Errorf("List: %+v, %v", list, err)
+	}
+	again := start(t, e, "a", s)
+	if again.Generation() == sb.Generation() {
+		t.Error("a dead Sandbox was returned")
+	}
+	sh(t, again, "true")
+}
+
+func TestManyStartsAndStopsAtOnce(t *testing.T) {
+	t.Parallel()
+	e := testEngine(t)
+	s := testSpec(t, e, "a")
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			if i%2 == 0 {
+				if _, err := e.Start(t.Context(), "a", s); err != nil {
+					t.Errorf("Start: %v", err)
+				}
+				return
+			}
+			if err := e.Stop(t.Context(), "a", 0); err != nil {
+				t.Errorf("Stop: %v", err)
+			}
+		})
+	}
+	for i := range 4 {
+		wg.Go(func() {
+			id := sandbox.ID(fmt.Sprintf("other-%d", i))
+			other := testSpec(t, e, string(id))
+			sb, err := e.Start(t.Context(), id, other)
+			if err != nil {
+				t.Errorf("Start: %v", err)
+				return
+			}
+			if ans, err := ask(t.Context(), sb, 0, "true"); err != nil || ans.Code != 0 {
+				t.Errorf("%s: %+v, %v", id, ans, err)
+			}
+		})
+	}
+	wg.Wait()
+	sh(t, start(t, e, "a", s), "true")
 }

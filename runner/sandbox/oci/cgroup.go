@@ -298,6 +298,28 @@ func (c *cgroups) processes(id sandbox.ID) []int {
 	return out
 }
 
+// signal signals every process of a Sandbox but one. A pid that meanwhile belongs to another process is left alone.
+func (c *cgroups) signal(id sandbox.ID, sig unix.Signal, but int) error {
+	for _, pid := range c.processes(id) {
+		if pid == but {
+			continue
+		}
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			continue // ended
+		}
+		groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+		if err == nil && strings.Contains(string(groups), ":"+c.path(id)) {
+			err = unix.PidfdSendSignal(fd, sig, nil, 0)
+		}
+		unix.Close(fd)
+		if err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("the process %d of the Sandbox %s can't be signalled: %w", pid, id, err)
+		}
+	}
+	return nil
+}
+
 func (c *cgroups) usage(id sandbox.ID) (sandbox.Usage, error) {
 	var u sandbox.Usage
 	number := func(controller, file string) int64 {

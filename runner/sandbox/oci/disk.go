@@ -124,12 +124,17 @@ func (e *Engine) mountDisk(ctx context.Context, d sandbox.Disk) (sandbox.Mounted
 		}
 	}
 	if err := mountImage(image, dir, false); err != nil {
+		if !errors.Is(err, errNotMountable) {
+			return sandbox.Mounted{}, err
+		}
 		e.cfg.Log.Warn().Err(err).Str("disk", d.Path).Msg("A disk didn't mount and is repaired.")
 		if out, rerr := runTool(ctx, "e2fsck", "-f", "-y", image); rerr != nil && exitCode(rerr) > 2 {
 			return sandbox.Mounted{}, sandbox.Errorf(sandbox.ErrDiskDamaged, "the disk %s is damaged and e2fsck can't repair it: %v: %s", d.Path, err, out)
 		}
-		if err := mountImage(image, dir, false); err != nil {
+		if err := mountImage(image, dir, false); errors.Is(err, errNotMountable) {
 			return sandbox.Mounted{}, sandbox.Errorf(sandbox.ErrDiskDamaged, "the disk %s is damaged: %v", d.Path, err)
+		} else if err != nil {
+			return sandbox.Mounted{}, err
 		}
 	}
 	return sandbox.Mounted{Folder: dir, IDBase: rec.IDBase}, nil
@@ -211,10 +216,10 @@ func (e *Engine) unmountDisk(path string) error {
 		return err
 	}
 	trim(dir)
-	if err := unmountBusy(dir); err != nil {
+	if err := unmountImage(filepath.Join(path, diskImage), dir); err != nil {
 		return fmt.Errorf("the disk %s can't be unmounted: %w", path, err)
 	}
-	return os.Remove(dir)
+	return nil
 }
 
 // DeleteDisk is sandbox.Engine's.
@@ -314,9 +319,25 @@ func (e *Engine) freshTmp(m sandbox.Mounted, diskPath string) (string, error) {
 	return path, nil
 }
 
+// tool finds a program of the host also where PATH lacks the folders for root, as it does under some service managers.
+func tool(name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	if p, err := exec.LookPath(name); err == nil {
+		return p
+	}
+	for _, d := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
+		if p, err := exec.LookPath(filepath.Join(d, name)); err == nil {
+			return p
+		}
+	}
+	return name
+}
+
 // runTool runs a program of the host to its end, in its own process group so that Ctrl-C doesn't stop it half way.
 func runTool(ctx context.Context, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
+	cmd := exec.CommandContext(ctx, tool(name), args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(out)), err

@@ -100,7 +100,7 @@ func readResolv(path string) (resolver, error) {
 // file is a Sandbox's resolv.conf.
 func (r resolver) file(l *lease) string {
 	if l == nil {
-		return ""
+		return "# This Sandbox has no network.\n"
 	}
 	var b strings.Builder
 	if r.forward {

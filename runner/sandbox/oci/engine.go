@@ -49,6 +49,16 @@ type record struct {
 	Started time.Time    `json:"started"`
 }
 
+// readRecord takes a record that a power cut left half written for none: the next Start writes it again.
+func (e *Engine) readRecord(id sandbox.ID) (record, bool) {
+	var rec record
+	found, err := readJSON(e.recordFile(id), &rec)
+	if err != nil {
+		e.cfg.Log.Warn().Err(err).Str("sandbox", string(id)).Msg("The record of a Sandbox can't be read.")
+	}
+	return rec, found && err == nil
+}
+
 // Open takes the data folder, adopts what an earlier process left running, cleans up what it left half done, and makes
 // the host ready: folders, mounts, the nft table, kernel modules, sysctls. It needs root.
 func Open(cfg Config) (*Engine, error) {
@@ -254,10 +264,8 @@ func (e *Engine) List(context.Context) ([]sandbox.Status, error) {
 			continue
 		}
 		id := sandbox.ID(name)
-		var rec record
-		if found, err := readJSON(e.recordFile(id), &rec); err != nil {
-			return nil, err
-		} else if !found {
+		rec, found := e.readRecord(id)
+		if !found {
 			continue // removed meanwhile
 		}
 		st := sandbox.Status{ID: id, Spec: rec.Spec}

@@ -96,7 +96,7 @@ table inet %[1]s {
 
 // install makes the table, or makes it anew with what this process knows. The caller holds mu or is alone.
 func (f *firewall) install(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, "nft", "-f", "-")
+	cmd := exec.CommandContext(ctx, tool("nft"), "-f", "-")
 	cmd.Stdin = strings.NewReader(f.rules())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if out, err := cmd.CombinedOutput(); err != nil {

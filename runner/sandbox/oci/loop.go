@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -65,6 +67,10 @@ func attachLoop(image string, readOnly bool) (*os.File, error) {
 
 // mountImage mounts an ext4 image. The host never runs what is set-user-id in it and opens no device node of it.
 func mountImage(image, dir string, readOnly bool) error {
+	// Two devices of one image are two file systems that know nothing of each other, and destroy it.
+	if err := waitReleased(image); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return err
 	}
@@ -78,9 +84,24 @@ func mountImage(image, dir string, readOnly bool) error {
 		flags, data = flags|unix.MS_RDONLY, "noload"
 	}
 	if err := unix.Mount(dev.Name(), dir, "ext4", flags, data); err != nil {
-		return fmt.Errorf("%s can't be mounted: %w", image, err)
+		return fmt.Errorf("%s %w: %w", image, errNotMountable, err)
 	}
 	return nil
+}
+
+// errNotMountable says that the kernel finds no sound file system in an image.
+var errNotMountable = errors.New("can't be mounted")
+
+// unmountImage returns when the file system is gone, not only its mount here: another service's mount namespace that
+// was made meanwhile has a copy of every mount. Removing the folder makes the kernel detach those.
+func unmountImage(image, dir string) error {
+	if err := unmountBusy(dir); err != nil {
+		return err
+	}
+	if err := os.Remove(dir); err != nil {
+		return err
+	}
+	return waitReleased(image)
 }
 
 // unmountBusy unmounts, and gives a process of the Runner that is just going away (a git of a clone) a second for it.
@@ -93,4 +114,41 @@ func unmountBusy(dir string) error {
 		}
 		time.Sleep(wait)
 	}
+}
+
+// waitReleased waits until no block device is made of an image, for at most ten seconds.
+func waitReleased(image string) error {
+	deadline := time.Now().Add(10 * time.Second)
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		dev, err := loopOf(image)
+		if err != nil || dev == "" {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s is still held by /dev/%s: a process outside of this Runner uses what was mounted from it", image, dev)
+		}
+		time.Sleep(wait)
+	}
+}
+
+// loopOf finds the block device made of an image, or "".
+func loopOf(image string) (string, error) {
+	real, err := filepath.EvalSymlinks(image)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return "", err
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err == nil && strings.TrimSuffix(string(b), "\n") == real {
+			return filepath.Base(filepath.Dir(filepath.Dir(f))), nil
+		}
+	}
+	return "", nil
 }

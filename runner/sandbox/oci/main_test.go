@@ -1,13 +1,12 @@
 package oci
 
 import (
+	"bytes"
 	"context"
 	"debug/elf"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/claude-hub/claude-hub/runner/agent"
 	"github.com/claude-hub/claude-hub/runner/sandbox"
 )
 
@@ -28,9 +28,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case "agent":
-			os.Exit(agentMain())
-		case "stage":
-			os.Exit(stageMain(os.Args[2:]))
+			os.Exit(agent.Main(os.Args[2:]))
 		case "runner":
 			os.Exit(runnerMain(os.Args[2:]))
 		case "try":
@@ -261,31 +259,22 @@ func stop(t testing.TB, e *Engine, id sandbox.ID) {
 	}
 }
 
-// ask runs a program in a Sandbox as a user.
-func ask(ctx context.Context, sb sandbox.Sandbox, uid int, argv ...string) (agentAnswer, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	var ans agentAnswer
-	c, err := dialAgent(ctx, sb)
-	if err != nil {
-		return ans, err
-	}
-	defer c.Close()
-	deadline, _ := ctx.Deadline()
-	if err := c.SetDeadline(deadline); err != nil {
-		return ans, err
-	}
-	if err := json.NewEncoder(c).Encode(agentRequest{Argv: argv, UID: uid}); err != nil {
-		return ans, err
-	}
-	err = json.NewDecoder(c).Decode(&ans)
-	if err == nil && ans.Err != "" {
-		err = errors.New(ans.Err)
-	}
-	return ans, err
+type answer struct {
+	Code   int
+	Output string
 }
 
-func dialAgent(ctx context.Context, sb sandbox.Sandbox) (net.Conn, error) { return sb.Dial(ctx) }
+func client(sb sandbox.Sandbox) *agent.Client { return &agent.Client{Dial: sb.Dial} }
+
+// ask runs a program in a Sandbox as a user.
+func ask(ctx context.Context, sb sandbox.Sandbox, uid int, argv ...string) (answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var out bytes.Buffer
+	x, err := client(sb).Run(ctx, agent.Cmd{ID: randomID(), Argv: argv, User: fmt.Sprintf("%d:%d", uid, uid),
+		Env: []string{"PATH=/bin:/usr/bin:/sbin:/usr/sbin"}}, &out, nil)
+	return answer{x.Code, out.String()}, err
+}
 
 // sh runs a line of shell as root of a Sandbox and wants it to succeed.
 func sh(t testing.TB, sb sandbox.Sandbox, line string) string {

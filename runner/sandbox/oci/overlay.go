@@ -128,7 +128,7 @@ func makeUpper(m sandbox.Mounted, b sandbox.Base, top string) (string, error) {
 	if err := errors.Join(os.Chown(upper, m.IDBase, m.IDBase), os.Chmod(upper, fi.Mode().Perm()|0o555)); err != nil {
 		return "", err
 	}
-	return upper, writeJSON(info, rootRecord{Name: b.Name, Layers: b.Layers}, true)
+	return upper, writeJSON(info, rootRecord{Name: b.Name, Layers: b.Layers}, false)
 }
 
 // upperUnused guards against one upper in two mounts, which the kernel only complains about in its log.

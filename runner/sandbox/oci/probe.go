@@ -31,7 +31,7 @@ var raised = map[string]int64{
 
 // prepareHost loads modules and sets sysctls. What can't be done shows in Probe, or in the step that needs it.
 func prepareHost(log zerolog.Logger) {
-	if _, err := exec.LookPath("modprobe"); err == nil && exists("/lib/modules/"+kernelRelease()) {
+	if _, err := exec.LookPath(tool("modprobe")); err == nil && exists("/lib/modules/"+kernelRelease()) {
 		args := append([]string{"-a", "-q"}, modules...)
 		if out, err := runTool(context.Background(), "modprobe", args...); err != nil {
 			log.Debug().Err(err).Str("output", out).Msg("Some kernel modules were not loaded; they may be built in.")
@@ -77,9 +77,9 @@ func (e *Engine) Probe(ctx context.Context) (sandbox.Capabilities, error) {
 	} else if !versionAtLeast(release, 6, 1, 76) {
 		missing("The kernel %s has known holes in nf_tables that a Sandbox can reach: 6.1.76 or newer is advised.", release)
 	}
-	for tool, pkg := range map[string]string{"nft": "nftables", "mkfs.ext4": "e2fsprogs", "e2fsck": "e2fsprogs", "resize2fs": "e2fsprogs"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			missing("The program %s is missing: install the package %s.", tool, pkg)
+	for program, pkg := range map[string]string{"nft": "nftables", "mkfs.ext4": "e2fsprogs", "e2fsck": "e2fsprogs", "resize2fs": "e2fsprogs"} {
+		if _, err := exec.LookPath(tool(program)); err != nil {
+			missing("The program %s is missing: install the package %s.", program, pkg)
 		}
 	}
 	if out, err := runTool(ctx, e.cfg.Runtime, "--version"); err != nil {

@@ -43,7 +43,7 @@ func (e *Engine) runtimeRun(ctx context.Context, id sandbox.ID, s *specs.Spec) (
 	}
 	defer listener.Close()
 	pidFile := filepath.Join(dir, "pid")
-	cmd := exec.CommandContext(ctx, e.cfg.Runtime, e.runtimeArgs(id, "run", "--detach", "--preserve-fds", "1",
+	cmd := exec.CommandContext(ctx, tool(e.cfg.Runtime), e.runtimeArgs(id, "run", "--detach", "--preserve-fds", "1",
 		"--pid-file", pidFile, "--bundle", dir, string(id))...)
 	cmd.ExtraFiles = []*os.File{listener}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -104,10 +104,8 @@ func (e *Engine) Snapshot(ctx context.Context, id sandbox.ID, name string, meta 
 	if b := e.box(id); b != nil && b.running() {
 		return sandbox.Base{}, sandbox.Errorf(sandbox.ErrRunning, "the Sandbox %s is running: stop it before its snapshot is made", id)
 	}
-	var r record
-	if found, err := readJSON(e.recordFile(id), &r); err != nil {
-		return sandbox.Base{}, err
-	} else if !found {
+	r, found := e.readRecord(id)
+	if !found {
 		return sandbox.Base{}, sandbox.Errorf(sandbox.ErrNotFound, "there is no Sandbox %s on this host", id)
 	}
 	if err := e.cleanUp(ctx, id); err != nil {
@@ -292,11 +290,8 @@ func (e *Engine) Delete(ctx context.Context, b sandbox.Base) error {
 	if mounted, err := isMountpoint(dir); err != nil {
 		return err
 	} else if mounted {
-		if err := unmountBusy(dir); err != nil {
+		if err := unmountImage(filepath.Join(e.buildDir(b.Name), diskImage), dir); err != nil {
 			return fmt.Errorf("the snapshot %q can't be unmounted: %w", b.Name, err)
-		}
-		if err := os.Remove(dir); err != nil {
-			return err
 		}
 	}
 	gone := e.buildDir(b.Name) + halfGone

@@ -3,7 +3,9 @@ package oci
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -145,6 +147,47 @@ func TestSnapshotIsMountedAgainAfterAReboot(t *testing.T) {
 	m, err := e2.Mount(t.Context(), s.Disk)
 	if err != nil || exists(filepath.Join(m.Folder, rootName)) {
 		t.Errorf("the root filesystem is still on the disk, %v", err)
+	}
+}
+
+func TestAnotherMountNamespaceHoldsNoDiskBack(t *testing.T) {
+	t.Parallel()
+	e := testEngine(t)
+	s := testSpec(t, e, "a")
+	sb := start(t, e, "a", s)
+	sh(t, sb, "echo kept > /root/f")
+	// As a service does that is started meanwhile: its namespace has a copy of every mount, and none is taken back.
+	pin := exec.Command("unshare", "--mount", "--propagation", "private", "sleep", "1000")
+	if err := pin.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = pin.Process.Kill()
+		_ = pin.Wait()
+	}()
+	dir := e.diskMount(s.Disk.Path)
+	eventually(t, "the other namespace has the disk", func() bool {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pin.Process.Pid))
+		comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pin.Process.Pid))
+		return err == nil && strings.Contains(string(b), dir) && string(comm) == "sleep\n"
+	})
+	stop(t, e, "a")
+	if err := e.Unmount(t.Context(), s.Disk); err != nil {
+		t.Fatal(err)
+	}
+	if dev, err := loopOf(filepath.Join(s.Disk.Path, diskImage)); dev != "" || err != nil {
+		t.Errorf("the image is still the device %s, %v", dev, err)
+	}
+	if got := sh(t, start(t, e, "a", s), "cat /root/f"); got != "kept" {
+		t.Errorf("the file is %q", got)
+	}
+	stop(t, e, "a")
+	b, err := e.Snapshot(t.Context(), "a", "v1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Delete(t.Context(), b); err != nil {
+		t.Fatal(err)
 	}
 }
 

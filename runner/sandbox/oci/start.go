@@ -56,6 +56,14 @@ func (e *Engine) boot(ctx context.Context, id sandbox.ID, s sandbox.Spec) (*box,
 	if err := e.prepareDisk(ctx, id, &p); err != nil {
 		return nil, err
 	}
+	// Syncing takes as long as the host's disk is busy, and the runtime has better to do meanwhile.
+	synced := make(chan error, 1)
+	go func() { synced <- e.syncStart(id, p.disk) }()
+	defer func() {
+		if synced != nil {
+			<-synced
+		}
+	}()
 	boot := bootRecord{Generation: randomID(), Spec: s}
 	res := resolver{}
 	if !s.Network.Off {
@@ -95,6 +103,11 @@ func (e *Engine) boot(ctx context.Context, id sandbox.ID, s sandbox.Spec) (*box,
 			}
 		}
 	}
+	err = <-synced
+	synced = nil
+	if err != nil {
+		return nil, fmt.Errorf("what is known of the Sandbox %s can't be written: %w", id, err)
+	}
 	boot.Ready = true
 	if err := writeJSON(e.bootFile(id), boot, false); err != nil {
 		return nil, err
@@ -106,6 +119,13 @@ func (e *Engine) boot(ctx context.Context, id sandbox.ID, s sandbox.Spec) (*box,
 	b := e.newBox(id, boot, fd)
 	e.setBox(id, b)
 	return b, nil
+}
+
+// syncStart makes durable what must be found again after a power cut: the record of id, and which base its root
+// filesystem is made on.
+func (e *Engine) syncStart(id sandbox.ID, m sandbox.Mounted) error {
+	return errors.Join(syncPath(e.recordFile(id)), syncPath(filepath.Dir(e.recordFile(id))),
+		syncPath(filepath.Join(m.Folder, rootName, rootInfo)), syncPath(filepath.Join(m.Folder, rootName)))
 }
 
 // prepareDisk mounts the disk, the root filesystem on it, and makes the folders that are bound.
@@ -122,7 +142,7 @@ func (e *Engine) prepareDisk(ctx context.Context, id sandbox.ID, p *plan) error 
 	if err := checkUpper(m, p.spec.Base); err != nil {
 		return err
 	}
-	if err := writeJSON(e.recordFile(id), record{Spec: p.spec, Started: time.Now().UTC()}, true); err != nil {
+	if err := writeJSON(e.recordFile(id), record{Spec: p.spec, Started: time.Now().UTC()}, false); err != nil {
 		return err
 	}
 	// From the record on nobody deletes the snapshots among the layers; one that went before shows here.
@@ -168,19 +188,38 @@ func (e *Engine) Stop(ctx context.Context, id sandbox.ID, grace time.Duration) e
 // stopBox stops id and cleans up after it. The caller holds the id's lock.
 func (e *Engine) stopBox(ctx context.Context, id sandbox.ID, grace time.Duration) error {
 	if b := e.box(id); b != nil && grace > 0 && b.running() {
-		if err := unix.Kill(b.boot.Process.PID, unix.SIGTERM); err != nil && !errors.Is(err, unix.ESRCH) {
+		if err := e.askToEnd(ctx, b, grace); err != nil {
 			return err
-		}
-		t := time.NewTimer(grace)
-		defer t.Stop()
-		select {
-		case <-b.done:
-		case <-t.C:
-		case <-ctx.Done():
-			return ctx.Err()
 		}
 	}
 	return e.cleanUp(ctx, id)
+}
+
+// askToEnd gives everything in a Sandbox but the agent SIGTERM, and waits until it has ended or the grace is over.
+func (e *Engine) askToEnd(ctx context.Context, b *box, grace time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	if err := e.cgroups.signal(b.id, unix.SIGTERM, b.boot.Process.PID); err != nil {
+		return err
+	}
+	for {
+		left := e.cgroups.processes(b.id)
+		if len(left) == 0 || len(left) == 1 && left[0] == b.boot.Process.PID {
+			return nil
+		}
+		select {
+		case <-b.done:
+			return nil
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return nil
+			}
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
 }
 
 // cleanUp ends whatever is left of a boot and takes back all that a boot makes, in the opposite order. It can be
@@ -225,10 +264,8 @@ func (e *Engine) cleanUp(ctx context.Context, id sandbox.ID) error {
 		}
 	}
 	// A runtime that was killed half way has processes it knows nothing of.
-	for _, pid := range e.cgroups.processes(id) {
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-			return err
-		}
+	if err := e.cgroups.signal(id, unix.SIGKILL, 0); err != nil {
+		return err
 	}
 	if err := e.cgroups.remove(id); err != nil {
 		return err
@@ -271,11 +308,7 @@ func (e *Engine) Remove(ctx context.Context, id sandbox.ID) error {
 	if err := e.cleanUp(ctx, id); err != nil {
 		return err
 	}
-	var rec record
-	found, err := readJSON(e.recordFile(id), &rec)
-	if err != nil {
-		return err
-	}
+	rec, found := e.readRecord(id)
 	if !found {
 		return nil
 	}
