@@ -1,0 +1,114 @@
+package envspec
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Affects says what a change of a field touches (ADR 0009, "Test build").
+type Affects string
+
+const (
+	// Build: the snapshot. It moves the build key and the test key, so it needs a Test build.
+	Build Affects = "build"
+	// Test: what a Test build proves, but not the snapshot. It moves the test key only.
+	Test Affects = "test"
+	// Nothing: neither. It applies straight away.
+	Nothing Affects = "neither"
+)
+
+// fields is the one table of what a Spec has: the keys are made from it, and the words for a change.
+var fields = []struct {
+	name    string
+	affects Affects
+	noun    string
+	text    bool // too long to be shown in a sentence
+	value   func(Spec) string
+}{
+	{"image", Build, "image", false, func(s Spec) string { return s.Image }},
+	{"bootstrap", Build, "bootstrap script", true, func(s Spec) string { return s.Bootstrap }},
+	{"start", Test, "start script", true, func(s Spec) string { return s.Start }},
+	{"cpu", Nothing, "number of CPUs", false, func(s Spec) string { return FormatCPU(s.CPU) }},
+	{"memory", Nothing, "memory", false, func(s Spec) string { return FormatMemory(s.Memory) }},
+}
+
+var consequences = map[Affects]string{
+	Build:   "This needs a passing Test build. Once applied, each Runner makes a new build, and Sessions move to it at their next wake or Restart.",
+	Test:    "This needs a passing Test build. Builds stay as they are; Sessions run it at their next start, wake or Restart.",
+	Nothing: "This applies without a Test build; Sessions get it at their next start, wake or Restart.",
+}
+
+// Change is one field that differs between two Specs.
+type Change struct {
+	Field    string  `json:"field"`
+	Affects  Affects `json:"affects"`
+	Sentence string  `json:"sentence"` // what changes and what that means, for a person
+}
+
+// Explain says what changes from one Spec to another, in the order of the document; none when they are the same. The
+// zero Spec as the old one stands for no Environment: then all that the new one has is listed.
+func Explain(old, new Spec) []Change {
+	first := old == Spec{}
+	if !first {
+		old = Normalize(old)
+	}
+	new = Normalize(new)
+	var out []Change
+	for _, f := range fields {
+		a, b := f.value(old), f.value(new)
+		if a == b {
+			continue
+		}
+		var what string
+		switch {
+		case first && f.text:
+			what = fmt.Sprintf("The %s is new.", f.noun)
+		case first:
+			what = fmt.Sprintf("The %s is %s.", f.noun, b)
+		case f.text && a == "":
+			what = fmt.Sprintf("The %s is added.", f.noun)
+		case f.text && b == "":
+			what = fmt.Sprintf("The %s is removed.", f.noun)
+		case f.text:
+			added, removed := lines(a, b)
+			what = fmt.Sprintf("The %s changes (%s added, %s removed).", f.noun, count(added), count(removed))
+		default:
+			what = fmt.Sprintf("The %s changes from %s to %s.", f.noun, orLimit(a), orLimit(b))
+		}
+		out = append(out, Change{Field: f.name, Affects: f.affects, Sentence: what + " " + consequences[f.affects]})
+	}
+	return out
+}
+
+func orLimit(v string) string {
+	if v == "" {
+		return "what the Runner gives"
+	}
+	return v
+}
+
+// lines counts the lines that only one of two scripts has, however often they moved.
+func lines(old, new string) (added, removed int) {
+	n := map[string]int{}
+	for l := range strings.Lines(old) {
+		n[strings.TrimSuffix(l, "\n")]++
+	}
+	for l := range strings.Lines(new) {
+		if l = strings.TrimSuffix(l, "\n"); n[l] > 0 {
+			n[l]--
+		} else {
+			added++
+		}
+	}
+	for _, left := range n {
+		removed += left
+	}
+	return added, removed
+}
+
+func count(n int) string {
+	if n == 1 {
+		return "1 line"
+	}
+	return fmt.Sprintf("%d lines", n)
+}
