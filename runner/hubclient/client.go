@@ -75,6 +75,7 @@ type Client struct {
 	log  zerolog.Logger
 	mu   sync.Mutex
 	stat Status
+	list map[string]bool // assignments in the newest list; nil before the first
 }
 
 // New makes a Client. It dials nothing before Run or a call.
@@ -239,6 +240,7 @@ func (c *Client) syncUntilHello(ctx context.Context, src Source, sink Sink, paus
 			if connect.CodeOf(err) == connect.CodeFailedPrecondition {
 				return
 			}
+			revision = "" // answered at once, which shows that the Hub is back
 			continue
 		}
 		c.connected()
@@ -248,27 +250,36 @@ func (c *Client) syncUntilHello(ctx context.Context, src Source, sink Sink, paus
 		c.mu.Unlock()
 		same := revision != "" && res.GetRevision() == revision
 		revision = res.GetRevision()
+		c.listed(res.GetItems()) // before the sink: what it begins must not be taken for something left over
 		sink(res.GetItems(), res.GetChannels())
-		c.tidy(res.GetItems())
 		if same && time.Since(began) < time.Second {
 			sleep(ctx, jitter(time.Second)) // a Hub that is stopping, or a proxy, doesn't wait
 		}
 	}
 }
 
-// tidy deletes streams of assignments the Hub no longer lists, once the Hub has all of them.
-func (c *Client) tidy(items []*wire.Item) {
-	listed := make(map[string]bool, len(items))
+// listed notes what the newest list names.
+func (c *Client) listed(items []*wire.Item) {
+	list := make(map[string]bool, len(items))
 	for _, i := range items {
-		listed[i.GetId()] = true
+		list[i.GetId()] = true
 	}
-	for _, st := range c.o.Spool.Streams() {
-		if _, sent, reported := c.o.Spool.Newest(st.Assignment()); listed[st.Assignment()] || !st.Done() || reported && !sent {
-			continue
-		}
-		if err := c.o.Spool.Forget(st.Assignment()); err != nil {
-			c.log.Warn().Err(err).Msg("what the Hub has could not be deleted from the spool")
-		}
+	c.mu.Lock()
+	c.list = list
+	c.mu.Unlock()
+	c.tidy()
+}
+
+// tidy deletes from the spool what belongs to no assignment the Hub lists, once the Hub has all of it.
+func (c *Client) tidy() {
+	c.mu.Lock()
+	list := c.list
+	c.mu.Unlock()
+	if list == nil {
+		return
+	}
+	if err := c.o.Spool.Tidy(func(assignment string) bool { return list[assignment] }); err != nil {
+		c.log.Warn().Err(err).Msg("what the Hub has could not be deleted from the spool")
 	}
 }
 

@@ -104,6 +104,7 @@ func (c *Client) sendReport(ctx context.Context, r spool.Report) bool {
 	})
 	if err == nil {
 		c.o.Spool.Sent(r)
+		c.tidy()
 		return true
 	}
 	if f := final(err); f != nil {
@@ -150,6 +151,7 @@ func (c *Client) shipLogs(ctx context.Context) {
 		case <-changed:
 		case st := <-done:
 			delete(busy, st)
+			c.tidy()
 		case <-ctx.Done():
 			for len(busy) > 0 {
 				delete(busy, <-done)

@@ -154,17 +154,19 @@ func (s *Spool) Sent(r Report) {
 
 // Refused deletes a report that the Hub will never take, unless a newer one has come.
 func (s *Spool) Refused(r Report) error {
-	return s.dropReport(r.ID, func(newest Report) bool { return newest.Fence == r.Fence && newest.Seq == r.Seq })
+	return s.dropReport(r.ID, func(slot *reportSlot) bool { return slot.newest.Fence == r.Fence && slot.newest.Seq == r.Seq })
 }
 
-func (s *Spool) dropReport(id string, match func(Report) bool) error {
+func (s *Spool) dropReport(id string, match func(*reportSlot) bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	slot := s.reports[id]
-	if slot == nil || !match(slot.newest) {
+	if slot == nil || !match(slot) {
 		return nil
 	}
 	delete(s.reports, id)
+	close(s.change)
+	s.change = make(chan struct{})
 	if err := os.Remove(filepath.Join(s.reportDir(), id+reportSuffix)); err != nil && !os.IsNotExist(err) {
 		return fmt.Errorf("delete a spooled report: %w", err)
 	}

@@ -188,13 +188,39 @@ func (s *Spool) Streams() []*Stream {
 
 // Forget deletes everything of an assignment, sent or not: its streams and its report.
 func (s *Spool) Forget(assignment string) error {
+	return s.forget(assignment, func(*Stream) bool { return true }, func(*reportSlot) bool { return true })
+}
+
+func (s *Spool) forget(assignment string, stream func(*Stream) bool, report func(*reportSlot) bool) error {
 	var errs []error
 	for _, st := range s.Streams() {
-		if st.key.assignment == assignment {
+		if st.key.assignment == assignment && stream(st) {
 			errs = append(errs, st.Remove())
 		}
 	}
-	return errors.Join(append(errs, s.dropReport(assignment, func(Report) bool { return true }))...)
+	return errors.Join(append(errs, s.dropReport(assignment, report))...)
+}
+
+// Tidy forgets every assignment that keep doesn't want and that has nothing to send: its streams are Done and its
+// report was sent.
+func (s *Spool) Tidy(keep func(assignment string) bool) error {
+	s.mu.Lock()
+	done := map[string]bool{}
+	for id, slot := range s.reports {
+		done[id] = slot.sent
+	}
+	s.mu.Unlock()
+	for _, st := range s.Streams() {
+		earlier, known := done[st.key.assignment]
+		done[st.key.assignment] = (earlier || !known) && st.Done()
+	}
+	var errs []error
+	for id, over := range done {
+		if over && !keep(id) {
+			errs = append(errs, s.forget(id, (*Stream).Done, func(slot *reportSlot) bool { return slot.sent }))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (s *Spool) forgetStream(st *Stream) {
@@ -202,6 +228,8 @@ func (s *Spool) forgetStream(st *Stream) {
 	defer s.mu.Unlock()
 	if s.streams[st.key] == st {
 		delete(s.streams, st.key)
+		close(s.change)
+		s.change = make(chan struct{})
 	}
 }
 
