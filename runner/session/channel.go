@@ -114,14 +114,14 @@ func (ch *channel) serve(ctx context.Context, specJSON string) {
 		return
 	}
 	release()
-	exit := ch.follow(ctx, spans)
+	exit, ended := ch.follow(ctx, spans)
 	if ctx.Err() == nil {
 		ch.pipe.Finish(ctx, exit) //nolint:errcheck // nobody wants it, or the Runner stops
 	}
 	if errors.Is(context.Cause(ctx), build.ErrShutdown) {
 		return
 	}
-	ch.end(context.WithoutCancel(ctx))
+	ch.end(context.WithoutCancel(ctx), ended)
 }
 
 // fail tells the person that claude-hub could not run it.
@@ -197,8 +197,8 @@ func loginShells(base build.Base, user string) []string {
 	return append([]string{own}, shells...)
 }
 
-// follow brings all output to the Pipe and returns how the process ended.
-func (ch *channel) follow(ctx context.Context, spans [2]*agent.Span) wire.ChannelExit {
+// follow brings all output to the Pipe and returns how the process ended, if it did.
+func (ch *channel) follow(ctx context.Context, spans [2]*agent.Span) (exit wire.ChannelExit, ended bool) {
 	var wg sync.WaitGroup
 	streams := 2
 	if ch.spec.TTY {
@@ -208,11 +208,11 @@ func (ch *channel) follow(ctx context.Context, spans [2]*agent.Span) wire.Channe
 		wg.Go(func() { ch.copy(ctx, agent.Stream(i), spans[i]) })
 	}
 	wg.Wait()
-	exit, err := ch.c.Wait(ctx, ch.id)
+	e, err := ch.c.Wait(ctx, ch.id)
 	if err != nil {
-		return wire.ChannelExit{Code: 125, Failed: "the Sandbox ended: the Session was put to sleep, or its Sandbox crashed"}
+		return wire.ChannelExit{Code: 125, Failed: "the Sandbox ended: the Session was put to sleep, or its Sandbox crashed"}, false
 	}
-	return wire.ChannelExit{Code: exit.Code, Signal: exit.Signal, OOM: exit.OOM}
+	return wire.ChannelExit{Code: e.Code, Signal: e.Signal, OOM: e.OOM}, true
 }
 
 // copy brings one stream through the redactor to the Pipe, and lets the agent forget what the Hub has.
@@ -316,11 +316,16 @@ func (a *acks) run(ctx context.Context) {
 	}
 }
 
-// end ends the process if it still runs, and forgets it.
-func (ch *channel) end(ctx context.Context) {
+// end ends the process if it still runs, and forgets it. What a process that ended by itself left in the background lives
+// on, as after ssh.
+func (ch *channel) end(ctx context.Context, ended bool) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	ch.c.Signal(ctx, ch.id, 1, true) //nolint:errcheck // it has ended, or SIGKILL follows
+	if ended {
+		ch.c.Forget(ctx, ch.id) //nolint:errcheck // agents bound what they remember
+		return
+	}
+	ch.c.Signal(ctx, ch.id, 1, true) //nolint:errcheck // SIGKILL follows
 	wait, stop := context.WithTimeout(ctx, hangUp)
 	_, err := ch.c.Wait(wait, ch.id)
 	stop()
