@@ -1,0 +1,55 @@
+// Package request is what every way in knows of the request it answers: its id, its log, and how long it may wait.
+package request
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// Header carries the request's id in every answer.
+const Header = "X-Request-Id"
+
+// MaxWait bounds every long poll (design.md §5): proxies in front of a Hub cut what is silent for longer.
+const MaxWait = 15 * time.Second
+
+type key struct{}
+
+// With gives the request a new id, and its log with it. An id that came from outside is not trusted: two requests never
+// share one.
+func With(r *http.Request, log zerolog.Logger) (*http.Request, string) {
+	b := make([]byte, 8)
+	_, _ = rand.Read(b) // never fails since Go 1.24
+	id := hex.EncodeToString(b)
+	ctx := context.WithValue(r.Context(), key{}, id)
+	return r.WithContext(log.With().Str("request", id).Logger().WithContext(ctx)), id
+}
+
+// ID is the request's id, empty outside of one.
+func ID(ctx context.Context) string {
+	id, _ := ctx.Value(key{}).(string)
+	return id
+}
+
+// Log is the request's log.
+func Log(ctx context.Context) *zerolog.Logger { return zerolog.Ctx(ctx) }
+
+// Wait reads how long a caller wants to wait for something new, such as "15s", cut to MaxWait. Empty and malformed
+// values are no wait.
+func Wait(r *http.Request) time.Duration {
+	d, err := time.ParseDuration(r.URL.Query().Get("wait"))
+	if err != nil || d < 0 {
+		return 0
+	}
+	return min(d, MaxWait)
+}
+
+// RegisterCommand is what is typed on a Linux host to make it a Runner of the Hub at public.
+func RegisterCommand(public *url.URL, token string) string {
+	return "claude-hub runner register --hub " + public.Scheme + "://" + public.Host + " --token " + token
+}

@@ -1,0 +1,303 @@
+package handlers_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/gorilla/mux"
+
+	"github.com/claude-hub/claude-hub/app/apptest"
+	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/handlers/api"
+	"github.com/claude-hub/claude-hub/handlers/web"
+	"github.com/claude-hub/claude-hub/store"
+	"github.com/claude-hub/claude-hub/store/storetest"
+)
+
+// route is one way in, with a path whose things exist.
+type route struct {
+	method, template, path string
+	api                    bool
+}
+
+// hasRepo tells that the route is about a Repo.
+func (r route) hasRepo() bool { return strings.Contains(r.template, "{repo}") }
+
+func (r route) changes() bool { return r.method != http.MethodGet && r.method != http.MethodHead }
+
+// in is the route's path for another Repo.
+func (r route) in(repo string) string {
+	return strings.Replace(r.path, "/repos/"+apptest.RepoID.String(), "/repos/"+repo, 1)
+}
+
+// routes walks both muxes: a route that is added later is in every test here from then on.
+func routes(t *testing.T, s *site, ids map[string]string) []route {
+	t.Helper()
+	pages, err := web.New(web.Deps{Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Fleet: s.Fleet, Changes: s.DB, Now: s.DB.Now, PublicURL: &url.URL{Scheme: "http", Host: "hub"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := api.New(api.Deps{Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Fleet: s.Fleet, Changes: s.DB, PublicURL: &url.URL{}})
+	variable := regexp.MustCompile(`\{([a-z]+)(:[^}]*)?\}`)
+	var all []route
+	for isAPI, router := range map[bool]*mux.Router{false: pages.Router(), true: calls} {
+		err := router.Walk(func(r *mux.Route, _ *mux.Router, _ []*mux.Route) error {
+			methods, err := r.GetMethods()
+			if err != nil {
+				return nil // a prefix, not a route
+			}
+			template, err := r.GetPathTemplate()
+			if err != nil {
+				return err
+			}
+			path := variable.ReplaceAllStringFunc(template, func(v string) string {
+				id, ok := ids[variable.FindStringSubmatch(v)[1]]
+				if !ok {
+					t.Fatalf("the test knows no value for %s of %s", v, template)
+				}
+				return id
+			})
+			for _, m := range methods {
+				all = append(all, route{m, template, path, isAPI})
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(all) < 60 {
+		t.Fatalf("the walk found %d routes only", len(all))
+	}
+	return all
+}
+
+// furnished is a site where everything that a path can name exists.
+func furnished(t *testing.T) (*site, []route) {
+	t.Helper()
+	s := newSite(t, storetest.New(t), apptest.Options{})
+	g, r := s.Grant("ana"), s.Runner("r1")
+	v := s.Applied(g, r, spec())
+	sn, err := s.Sessions.Start(t.Context(), g, session.StartInput{Runner: r.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, routes(t, s, map[string]string{
+		"repo": apptest.RepoID.String(), "test": v.TestBuild, "session": sn.ID, "number": "1", "runner": r.ID, "file": "style.css", "channel": "0",
+	})
+}
+
+// open routes are those that need nobody signed in.
+func (r route) open() bool {
+	return !r.api && (strings.HasPrefix(r.path, "/sign-") || strings.HasPrefix(r.path, "/assets/"))
+}
+
+func (r route) send(b *browser, path string, set func(*http.Request)) page {
+	b.t.Helper()
+	if r.api {
+		path = strings.TrimPrefix(path, "/api/v1")
+		path = "/api/v1" + path
+	}
+	req := b.request(r.method, path, nil)
+	if set != nil {
+		set(req)
+	}
+	return b.do(req)
+}
+
+func TestEveryRouteAsksWhoYouAre(t *testing.T) {
+	t.Parallel()
+	s, all := furnished(t)
+	signedIn := s.as("ana")
+	for _, r := range all {
+		if r.open() {
+			continue
+		}
+		if r.api {
+			// A browser's cookie is nobody to the API: so no other site's page can use it.
+			p := r.send(signedIn, r.path, nil)
+			if p.status != http.StatusUnauthorized || p.header.Get("Www-Authenticate") == "" || (r.method != http.MethodHead && !strings.Contains(p.body, `"code":"unauthorized"`)) {
+				t.Errorf("%s %s with a cookie only: %d %s", r.method, r.path, p.status, p.body)
+			}
+			p = r.send(s.browser(), r.path, func(q *http.Request) { q.Header.Set("Authorization", "Bearer no-such-token") })
+			if p.status != http.StatusUnauthorized {
+				t.Errorf("%s %s with a wrong token: %d", r.method, r.path, p.status)
+			}
+			continue
+		}
+		p := r.send(s.browser(), r.path, nil)
+		if p.status != http.StatusSeeOther || !strings.HasPrefix(p.header.Get("Location"), "/sign-in") {
+			t.Errorf("%s %s signed out: %d to %q", r.method, r.path, p.status, p.header.Get("Location"))
+		}
+		p = r.send(s.browser(), r.path, func(q *http.Request) { q.Header.Set("Accept", "text/event-stream") })
+		if p.status != http.StatusUnauthorized {
+			t.Errorf("%s %s signed out, as a stream: %d", r.method, r.path, p.status)
+		}
+	}
+}
+
+// stranger makes somebody who is signed in and may use no Repo.
+func stranger(t *testing.T, s *site) (b *browser, token string) {
+	t.Helper()
+	b, token = s.browser(), "a-stranger's-token"
+	err := s.DB.Write(t.Context(), func(tx *store.Tx) error {
+		id := store.NewID()
+		if _, err := tx.Exec(`INSERT INTO people (id, source, login, created_at) VALUES ($1, 'github', 'mallory', 1)`, id); err != nil {
+			return err
+		}
+		for kind, secret := range map[string]string{"browser": "a-stranger's-cookie", "token": token} {
+			hash := sha256.Sum256([]byte(secret))
+			now := tx.Now().UnixMilli()
+			if _, err := tx.Exec(`INSERT INTO credentials (hash, person_id, kind, name, created_at, seen_at, expires_at) VALUES ($1, $2, $3, 'x', $4, $4, $5)`,
+				hash[:], id, kind, now, now+3_600_000); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	jar.SetCookies(u, []*http.Cookie{{Name: "claude-hub", Value: "a-stranger's-cookie", Path: "/"}})
+	b.http.Jar = jar
+	return b, token
+}
+
+func TestAbsentAndForbiddenReposAreOneAnswerOnEveryRoute(t *testing.T) {
+	t.Parallel()
+	s, all := furnished(t)
+	b, token := stranger(t, s)
+	bear := func(q *http.Request) { q.Header.Set("Authorization", "Bearer "+token) }
+	requestID := regexp.MustCompile(`[0-9a-f]{16}`)
+	same := func(p page) page {
+		p.header.Del("X-Request-Id")
+		p.header.Del("Date")
+		p.body = requestID.ReplaceAllString(p.body, "ID")
+		return p
+	}
+	seen := 0
+	for _, r := range all {
+		if !r.hasRepo() {
+			continue
+		}
+		seen++
+		forbidden := same(r.send(b, r.path, bear))
+		if forbidden.status != http.StatusNotFound {
+			t.Errorf("%s %s for a stranger: %d\n%s", r.method, r.path, forbidden.status, forbidden.body)
+		}
+		for _, repo := range []string{"999", "x", "-1", "99999999999999999999999"} {
+			absent := same(r.send(b, r.in(repo), bear))
+			if absent.status != forbidden.status || absent.body != forbidden.body || !sameHeader(absent.header, forbidden.header) {
+				t.Errorf("%s %s: Repo %s differs from a forbidden one:\n%d %v\n%s\n%d %v\n%s", r.method, r.template, repo,
+					absent.status, absent.header, absent.body, forbidden.status, forbidden.header, forbidden.body)
+			}
+		}
+	}
+	if seen < 40 {
+		t.Fatalf("only %d routes are about a Repo", seen)
+	}
+	if p := s.api(http.MethodGet, "/repos?name=acme/rocket", token, nil, nil); p.status != http.StatusNotFound {
+		t.Errorf("a forbidden Repo by its name: %d %s", p.status, p.body)
+	}
+	if p := b.see("/", "There is no Repo you can use here."); strings.Contains(p.body, "rocket") {
+		t.Error("the list names a forbidden Repo")
+	}
+}
+
+func sameHeader(a, b http.Header) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for name := range a {
+		if strings.Join(a[name], "\n") != strings.Join(b[name], "\n") {
+			return false
+		}
+	}
+	return true
+}
+
+func TestNoRouteIsUsableFromAnotherSitesPage(t *testing.T) {
+	t.Parallel()
+	s, all := furnished(t)
+	b := s.as("ana")
+	foreign := map[string]func(*http.Request){
+		"cross-site":  func(q *http.Request) { q.Header.Set("Sec-Fetch-Site", "cross-site") },
+		"same-site":   func(q *http.Request) { q.Header.Set("Sec-Fetch-Site", "same-site") },
+		"old browser": func(q *http.Request) { q.Header.Set("Origin", "https://evil.example") },
+		"null origin": func(q *http.Request) { q.Header.Set("Origin", "null") },
+	}
+	before := s.everything(t)
+	seen := 0
+	for _, r := range all {
+		if r.api || !r.changes() {
+			continue
+		}
+		seen++
+		for how, set := range foreign {
+			if p := r.send(b, r.path, set); p.status != http.StatusForbidden || !strings.Contains(p.body, "came from another site") {
+				t.Errorf("%s %s (%s): %d", r.method, r.path, how, p.status)
+			}
+		}
+	}
+	if seen < 14 {
+		t.Fatalf("only %d routes change something", seen)
+	}
+	if after := s.everything(t); after != before {
+		t.Errorf("something was changed: %d audited acts before, %d after", before, after)
+	}
+	own := func(q *http.Request) { q.Header.Set("Origin", s.url); q.Header.Set("Sec-Fetch-Site", "same-origin") }
+	if p := (route{method: http.MethodPost}).send(b, "/sign-out", own); p.status != http.StatusSeeOther {
+		t.Errorf("our own page: %d", p.status)
+	}
+}
+
+// everything counts what was ever done: each act is audited.
+func (s *site) everything(t *testing.T) (n int) {
+	t.Helper()
+	err := s.DB.Read(context.Background(), func(tx *store.Tx) error { return tx.Row(`SELECT COUNT(*) FROM audit_log`).Scan(&n) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestEveryAnswerCarriesItsPolicy(t *testing.T) {
+	t.Parallel()
+	s, all := furnished(t)
+	b := s.as("ana")
+	token := s.token("ana")
+	all = append(all, route{method: "GET", path: "/healthz"}, route{method: "GET", path: "/readyz"}, route{method: "GET", path: "/no-such-page"},
+		route{method: "GET", path: "/api/v1/no-such-call", api: true}, route{method: "PATCH", path: "/"})
+	for _, r := range all {
+		if strings.HasSuffix(r.path, "/events") || r.changes() {
+			continue // streams have a test of their own; what changes is looked at through its refusals
+		}
+		p := r.send(b, r.path, func(q *http.Request) { q.Header.Set("Authorization", "Bearer "+token) })
+		policy := p.header.Get("Content-Security-Policy")
+		for _, want := range []string{"default-src 'none'"} {
+			if !strings.Contains(policy, want) || strings.Contains(policy, "unsafe") {
+				t.Errorf("%s %s: policy %q", r.method, r.path, policy)
+			}
+		}
+		if p.header.Get("X-Content-Type-Options") != "nosniff" || p.header.Get("Referrer-Policy") == "" || len(p.header.Get("X-Request-Id")) != 16 {
+			t.Errorf("%s %s: headers %v", r.method, r.path, p.header)
+		}
+		if strings.Contains(p.body, "<style") || strings.Contains(p.body, "style=") || regexp.MustCompile(`<script[^>]*>[^<]`).MatchString(p.body) || regexp.MustCompile(`\son[a-z]+=`).MatchString(p.body) {
+			t.Errorf("%s %s has something that its own policy forbids:\n%s", r.method, r.path, p.body)
+		}
+	}
+}

@@ -1,0 +1,86 @@
+// Package handlers is every way into the Hub: pages, the JSON API, and the Runners' calls, wired in one place.
+package handlers
+
+import (
+	"context"
+	"fmt"
+	stdlog "log"
+	"net/http"
+	"net/url"
+
+	"github.com/gorilla/mux"
+	"github.com/rs/zerolog"
+
+	"github.com/claude-hub/claude-hub/app/access"
+	"github.com/claude-hub/claude-hub/app/environment"
+	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/handlers/api"
+	"github.com/claude-hub/claude-hub/handlers/runnerapi"
+	"github.com/claude-hub/claude-hub/handlers/web"
+	"github.com/claude-hub/claude-hub/store"
+)
+
+// Deps is what the ways in lead to.
+type Deps struct {
+	DB           *store.DB
+	Gate         *access.Gate
+	Environments *environment.Service
+	Sessions     *session.Service
+	Fleet        *fleet.Fleet
+	// PublicURL is how people and Runners reach this Hub. Over https, cookies are bound to it (__Host-).
+	PublicURL string
+	Version   string // of claude-hub
+	// Stopping is closed when the Hub begins to stop: streams and long polls end. nil: never.
+	Stopping <-chan struct{}
+	Log      zerolog.Logger
+}
+
+// New wires every route. Read it top to bottom: what is refused first stands first.
+func New(d Deps) (http.Handler, error) {
+	public, err := url.Parse(d.PublicURL)
+	if err != nil || public.Host == "" || (public.Scheme != "http" && public.Scheme != "https") {
+		return nil, fmt.Errorf("the Hub's own URL must look like https://hub.example.com, not %q", d.PublicURL)
+	}
+	https := public.Scheme == "https"
+
+	pages, err := web.New(web.Deps{
+		Gate: d.Gate, Environments: d.Environments, Sessions: d.Sessions, Fleet: d.Fleet, Changes: d.DB, Now: d.DB.Now,
+		PublicURL: public, SecureCookies: https, Version: d.Version, Stopping: d.Stopping,
+	})
+	if err != nil {
+		return nil, err
+	}
+	// People's browsers. Only here are there cookies, so only here can another site's page act for somebody.
+	var browser http.Handler = pages
+	browser, err = sameOrigin(public, pages.CrossSite, browser)
+	if err != nil {
+		return nil, fmt.Errorf("the Hub's own URL can't be an origin: %w", err)
+	}
+	if d.Gate.DevLogin() {
+		browser = namedHost(public, pages.ForeignHost, browser)
+	}
+	browser = limited(bodyLimit, browser)
+
+	calls := api.New(api.Deps{
+		Gate: d.Gate, Environments: d.Environments, Sessions: d.Sessions, Fleet: d.Fleet, Changes: d.DB,
+		PublicURL: public, Stopping: d.Stopping,
+	})
+	runnerPath, runners := runnerapi.New(d.Fleet, d.Log)
+
+	r := mux.NewRouter()
+	r.Path("/healthz").Methods(http.MethodGet, http.MethodHead).HandlerFunc(alive)
+	r.Path("/readyz").Methods(http.MethodGet, http.MethodHead).HandlerFunc(ready(func(ctx context.Context) error {
+		return d.DB.Read(ctx, func(*store.Tx) error { return nil })
+	}))
+	r.PathPrefix(runnerPath).Handler(runners)                         // Runners: a token each, limits of its own
+	r.PathPrefix(api.Prefix + "/").Handler(limited(bodyLimit, calls)) // the CLI and programs: a token, no cookies
+	r.PathPrefix("/").Handler(browser)                                // pages
+
+	return traced(d.Log, secured(https, timed(r))), nil
+}
+
+// newErrorLog carries what net/http itself complains about into our log.
+func newErrorLog(log zerolog.Logger) *stdlog.Logger {
+	return stdlog.New(log.With().Str("part", "http").Logger(), "", 0)
+}

@@ -1,0 +1,217 @@
+package web
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/claude-hub/claude-hub/app/access"
+	"github.com/claude-hub/claude-hub/app/environment"
+	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/envspec"
+)
+
+// pollMoving is how often a page without a stream looks again while something on it is moving, in seconds.
+const pollMoving = 5
+
+type reposPage struct {
+	Page
+	Repos     []RepoRow
+	NoRunner  bool // nothing can run yet: say how to register one
+	AnyOnline bool
+}
+
+// RepoRow is one Repo with how far it is.
+type RepoRow struct {
+	ID, Name string
+	Version  int // 0: none applied
+	Draft    int64
+	Testing  bool // a Test build is running
+	Running  int  // Sessions that are awake or on their way
+	Asleep   int
+	Failed   int
+}
+
+// Sessions counts all of them.
+func (r RepoRow) Sessions() int { return r.Running + r.Asleep + r.Failed }
+
+func (w *Web) repos(rw http.ResponseWriter, r *http.Request, who access.Person) error {
+	p := reposPage{Page: w.page(r, "Repos")}
+	repos, err := w.d.Gate.Repos(r.Context(), who)
+	if err != nil {
+		return err
+	}
+	for _, repo := range repos {
+		g, err := w.d.Gate.Repo(r.Context(), who, repo.ID)
+		if errors.Is(err, access.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		row, err := w.repoRow(r, g)
+		if err != nil {
+			return err
+		}
+		p.Repos = append(p.Repos, row)
+		if row.Testing {
+			p.Refresh = pollMoving
+		}
+	}
+	runners, err := w.d.Fleet.Runners(r.Context())
+	if err != nil {
+		return err
+	}
+	p.NoRunner = len(runners) == 0
+	for _, runner := range runners {
+		p.AnyOnline = p.AnyOnline || runner.Online
+	}
+	return w.render(rw, r, http.StatusOK, "repos", p)
+}
+
+func (w *Web) repoRow(r *http.Request, g access.Grant) (RepoRow, error) {
+	row := RepoRow{ID: g.Repo().ID.String(), Name: g.Repo().Name}
+	env, err := w.d.Environments.Get(r.Context(), g)
+	if err != nil {
+		return row, err
+	}
+	if env.Current != nil {
+		row.Version = env.Current.Number
+	}
+	if env.Draft != nil && (env.Current == nil || len(envspec.Explain(env.Current.Spec, env.Draft.Spec)) > 0) {
+		row.Draft = env.Draft.Revision
+	}
+	tests, err := w.d.Environments.TestBuilds(r.Context(), g, 1)
+	if err != nil {
+		return row, err
+	}
+	row.Testing = len(tests) > 0 && !tests[0].Final()
+	sessions, err := w.d.Sessions.List(r.Context(), g)
+	if err != nil {
+		return row, err
+	}
+	for _, sn := range sessions {
+		switch sn.State {
+		case session.Asleep:
+			row.Asleep++
+		case session.Failed:
+			row.Failed++
+		default:
+			row.Running++
+		}
+	}
+	return row, nil
+}
+
+type repoPage struct {
+	Page
+	Row      RepoRow
+	Current  *environment.Version
+	Draft    *environment.Draft
+	Verdict  environment.Verdict
+	Tests    []TestRow
+	Sessions []SessionRow
+}
+
+// Next is what to do first on a Repo that isn't ready for Sessions.
+func (p repoPage) Next() string {
+	switch {
+	case p.Current != nil:
+		return ""
+	case p.Draft == nil:
+		return "draft"
+	case p.Verdict.OK:
+		return "apply"
+	}
+	return "test"
+}
+
+// fewRows is how many rows of each kind the Repo's own page shows.
+const fewRows = 5
+
+func (w *Web) repo(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
+	p := repoPage{Page: w.repoPage(r, g, "overview", g.Repo().Name)}
+	env, err := w.d.Environments.Get(r.Context(), g)
+	if err != nil {
+		return err
+	}
+	p.Current, p.Draft = env.Current, env.Draft
+	if p.Verdict, err = w.d.Environments.Check(r.Context(), g); err != nil {
+		return err
+	}
+	if p.Row, err = w.repoRow(r, g); err != nil {
+		return err
+	}
+	runners, err := w.d.Fleet.Runners(r.Context())
+	if err != nil {
+		return err
+	}
+	tests, err := w.d.Environments.TestBuilds(r.Context(), g, fewRows)
+	if err != nil {
+		return err
+	}
+	p.Tests = testRows(tests, runners, w.d.Now())
+	sessions, err := w.d.Sessions.List(r.Context(), g)
+	if err != nil {
+		return err
+	}
+	all := sessionRows(sessions, runners, env.Current)
+	p.Sessions = all[:min(len(all), fewRows)]
+	if movingTests(p.Tests) || movingSessions(all) {
+		p.Refresh = pollMoving
+	}
+	return w.render(rw, r, http.StatusOK, "repo", p)
+}
+
+// RunnerOption is one Runner to choose, or why it can't be chosen.
+type RunnerOption struct {
+	ID, Name, Platform string
+	Reason             string // why not; empty: it can
+	Chosen             bool
+}
+
+func runnerOptions(all []fleet.Runner, chosen string) []RunnerOption {
+	options := make([]RunnerOption, 0, len(all))
+	for _, r := range all {
+		options = append(options, RunnerOption{ID: r.ID, Name: r.Name, Platform: r.Platform, Reason: unfit(r), Chosen: r.ID == chosen})
+	}
+	return options
+}
+
+// unfit says in words why a Runner can't take work now.
+func unfit(r fleet.Runner) string {
+	switch {
+	case r.LastContact.IsZero():
+		return "never in contact"
+	case !r.Online:
+		return "offline since " + r.LastContact.UTC().Format("2006-01-02 15:04 UTC")
+	case r.Update != "":
+		return "must be updated first"
+	}
+	return ""
+}
+
+func anyFit(options []RunnerOption) bool {
+	for _, o := range options {
+		if o.Reason == "" {
+			return true
+		}
+	}
+	return false
+}
+
+func runnerByID(all []fleet.Runner, id string) (fleet.Runner, bool) {
+	for _, r := range all {
+		if r.ID == id {
+			return r, true
+		}
+	}
+	return fleet.Runner{}, false
+}
+
+func runnerName(all []fleet.Runner, id string) string {
+	if r, ok := runnerByID(all, id); ok {
+		return r.Name
+	}
+	return "a Runner that was revoked"
+}

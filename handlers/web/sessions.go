@@ -1,0 +1,356 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"github.com/claude-hub/claude-hub/app/access"
+	"github.com/claude-hub/claude-hub/app/environment"
+	"github.com/claude-hub/claude-hub/app/fault"
+	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/runner/wire"
+)
+
+// SessionRow is one Session in a list.
+type SessionRow struct {
+	ID, State, Runner, WorkBranch string
+	Unreachable                   bool
+	Moving                        bool
+	Version                       int
+	Outdated                      bool // a newer version is applied
+	By                            string
+	At                            time.Time
+}
+
+func sessionRows(all []session.Session, runners []fleet.Runner, current *environment.Version) []SessionRow {
+	rows := make([]SessionRow, 0, len(all))
+	for _, sn := range all {
+		rows = append(rows, SessionRow{
+			ID: sn.ID, State: sn.State, Runner: runnerName(runners, sn.Runner), WorkBranch: sn.WorkBranch, Unreachable: sn.Unreachable, Moving: moving(sn.State),
+			Version: sn.Version, Outdated: current != nil && current.Number > sn.Version, By: sn.CreatedBy, At: sn.CreatedAt,
+		})
+	}
+	return rows
+}
+
+// moving tells that a state leads to another by itself.
+func moving(state string) bool {
+	switch state {
+	case session.Starting, session.Stopping, session.Waking, session.Deleting:
+		return true
+	}
+	return false
+}
+
+func movingSessions(rows []SessionRow) bool {
+	for _, r := range rows {
+		if r.Moving {
+			return true
+		}
+	}
+	return false
+}
+
+type sessionsPage struct {
+	Page
+	Form     Form
+	Runners  []RunnerOption
+	AnyFit   bool
+	Current  *environment.Version
+	Sessions []SessionRow
+}
+
+func (w *Web) sessions(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
+	return w.showSessions(rw, r, g, http.StatusOK, Form{})
+}
+
+func (w *Web) showSessions(rw http.ResponseWriter, r *http.Request, g access.Grant, status int, form Form) error {
+	p := sessionsPage{Page: w.repoPage(r, g, "sessions", "Sessions of "+g.Repo().Name), Form: form}
+	env, err := w.d.Environments.Get(r.Context(), g)
+	if err != nil {
+		return err
+	}
+	p.Current = env.Current
+	runners, err := w.d.Fleet.Runners(r.Context())
+	if err != nil {
+		return err
+	}
+	p.Runners = runnerOptions(runners, form.Value("runner"))
+	p.AnyFit = anyFit(p.Runners)
+	all, err := w.d.Sessions.List(r.Context(), g)
+	if err != nil {
+		return err
+	}
+	p.Sessions = sessionRows(all, runners, env.Current)
+	if movingSessions(p.Sessions) && !form.Failed() {
+		p.Refresh = pollMoving
+	}
+	return w.render(rw, r, status, "sessions", p)
+}
+
+func (w *Web) startSession(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
+	if err := parseForm(r); err != nil {
+		return err
+	}
+	form := Form{Values: map[string]string{}}
+	for _, field := range []string{"runner", "branch", "work_branch"} {
+		form.Values[field] = strings.TrimSpace(r.PostForm.Get(field))
+	}
+	sn, err := w.d.Sessions.Start(r.Context(), g, session.StartInput{
+		Runner: form.Value("runner"), Branch: form.Value("branch"), WorkBranch: form.Value("work_branch"),
+	})
+	var f *fault.Error
+	if errors.As(err, &f) {
+		form.take(f, "runner", "branch", "work_branch")
+		return w.showSessions(rw, r, g, status(f.Code), form)
+	}
+	if err != nil {
+		return err
+	}
+	return seeOther(rw, r, sessionPath(g, sn.ID))
+}
+
+func sessionPath(g access.Grant, id string) string {
+	return "/repos/" + g.Repo().ID.String() + "/sessions/" + id
+}
+
+type sessionPage struct {
+	Page
+	Session     session.Session
+	Meaning     string // of its state, and what to do
+	Runner      string
+	Next        int // the version it will boot from next, if that is another; 0: the same
+	Phases      []Phase
+	Progress    *wire.Progress
+	Failure     *Failure
+	StartFailed *Failure
+	Woke        string
+	Log         Tail
+	Shell       string // what to type for a shell
+}
+
+// Can tells which of sleep, wake, retry and delete the Session takes now.
+func (p sessionPage) Can(what string) bool {
+	switch what {
+	case "sleep":
+		return p.Session.State == session.Running || p.Session.State == session.Starting || p.Session.State == session.Waking
+	case "wake":
+		return p.Session.State == session.Asleep || p.Session.State == session.Stopping
+	case "retry":
+		return p.Session.State == session.Failed
+	}
+	return p.Session.State != session.Deleting
+}
+
+// Announce is the state in one sentence.
+func (p sessionPage) Announce() string { return "The Session is " + p.Session.State + "." }
+
+func meaning(sn session.Session, runner string) string {
+	switch sn.State {
+	case session.Starting:
+		return "Runner " + runner + " is making its Sandbox."
+	case session.Running:
+		if sn.Detail.StartFailed != nil {
+			return "Its Sandbox is up, but the start script failed: use it to find out why."
+		}
+		return "Its Sandbox is up."
+	case session.Stopping:
+		return "Its Sandbox is being stopped. Workspace and disks stay."
+	case session.Asleep:
+		return "It has no Sandbox. Workspace and disks are kept on Runner " + runner + "."
+	case session.Waking:
+		return "Runner " + runner + " is booting its Sandbox again."
+	case session.Failed:
+		if sn.Detail.Workspace {
+			return "Its Sandbox did not come up. The Workspace is kept. Look at the log, then try again."
+		}
+		return "Its Sandbox did not come up. Look at the log, then try again."
+	case session.Deleting:
+		return "Its Workspace and disks are being deleted."
+	}
+	return ""
+}
+
+func (w *Web) session(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
+	return w.showSession(rw, r, g, http.StatusOK, "")
+}
+
+func (w *Web) showSession(rw http.ResponseWriter, r *http.Request, g access.Grant, status int, alert string) error {
+	sn, err := w.d.Sessions.Get(r.Context(), g, mux.Vars(r)["session"])
+	if err != nil {
+		return err
+	}
+	runners, err := w.d.Fleet.Runners(r.Context())
+	if err != nil {
+		return err
+	}
+	env, err := w.d.Environments.Get(r.Context(), g)
+	if err != nil {
+		return err
+	}
+	name := runnerName(runners, sn.Runner)
+	p := sessionPage{
+		Page: w.repoPage(r, g, "sessions", "Session "+short(sn.ID)), Session: sn, Runner: name, Meaning: meaning(sn, name),
+		Phases: phases(sn.Detail.Phases, w.d.Now()), Progress: sn.Detail.Progress, Failure: failure(sn.Detail.Failure), StartFailed: failure(sn.Detail.StartFailed),
+		Shell: "claude-hub session shell " + sn.ID,
+	}
+	p.Alert = alert
+	if p.StartFailed != nil {
+		p.StartFailed.Heading = "The start script failed"
+	}
+	if env.Current != nil && env.Current.Number > sn.Version {
+		p.Next = env.Current.Number
+	}
+	if sn.Detail.WokeMS > 0 {
+		p.Woke = took(time.Duration(sn.Detail.WokeMS) * time.Millisecond)
+	}
+	if moving(sn.State) && alert == "" {
+		p.Refresh = pollMoving
+	}
+	if p.Log, err = tail(r.Context(), w.sessionLogReader(g, sn.ID), tailSize); err != nil {
+		return err
+	}
+	p.Log.Events, p.Log.Raw = sessionPath(g, sn.ID)+"/events", sessionPath(g, sn.ID)+"/log"
+	return w.render(rw, r, status, "session", p)
+}
+
+func (w *Web) sessionLogReader(g access.Grant, id string) readLog {
+	return func(ctx context.Context, from int64, max int) (fleet.LogPart, error) {
+		return w.d.Sessions.Log(ctx, g, id, from, max)
+	}
+}
+
+func (w *Web) changeSession(change func(context.Context, access.Grant, string) error) func(http.ResponseWriter, *http.Request, access.Grant) error {
+	return func(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
+		id := mux.Vars(r)["session"]
+		err := change(r.Context(), g, id)
+		var f *fault.Error
+		if errors.As(err, &f) && f.Code != fault.NotFound {
+			return w.showSession(rw, r, g, status(f.Code), f.Message)
+		}
+		if err != nil {
+			return err
+		}
+		return seeOther(rw, r, sessionPath(g, id))
+	}
+}
+
+// countTime is how long the delete page waits for what it asked a Runner to count.
+const countTime = 30 * time.Second
+
+// countUnsaved leads to the delete page: a running Session counts anew first what would be lost.
+func (w *Web) countUnsaved(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
+	id := mux.Vars(r)["session"]
+	sn, err := w.d.Sessions.Get(r.Context(), g, id)
+	if err != nil {
+		return err
+	}
+	q := url.Values{}
+	if sn.State == session.Running && !sn.Unreachable {
+		if err := w.d.Sessions.CountUnsaved(r.Context(), g, id); err != nil {
+			return err
+		}
+		// Told by the count's own time, which is on the Runner's clock: any other than the one before is news.
+		q.Set("before", strconv.FormatInt(countedAt(sn), 10))
+		q.Set("asked", strconv.FormatInt(w.d.Now().UnixMilli(), 10))
+	}
+	return seeOther(rw, r, strings.TrimSuffix(sessionPath(g, id)+"/delete?"+q.Encode(), "?"))
+}
+
+func countedAt(sn session.Session) int64 {
+	if sn.Detail.Unsaved == nil {
+		return 0
+	}
+	return sn.Detail.Unsaved.At
+}
+
+type deletePage struct {
+	Page
+	Session  session.Session
+	Runner   string
+	Form     Form
+	Counting bool
+	Unsaved  string
+	Loses    bool // there is something, or it is unknown
+}
+
+func (w *Web) deletePage(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
+	return w.showDelete(rw, r, g, http.StatusOK, Form{})
+}
+
+func (w *Web) showDelete(rw http.ResponseWriter, r *http.Request, g access.Grant, status int, form Form) error {
+	sn, err := w.d.Sessions.Get(r.Context(), g, mux.Vars(r)["session"])
+	if err != nil {
+		return err
+	}
+	if sn.State == session.Deleting {
+		return seeOther(rw, r, sessionPath(g, sn.ID))
+	}
+	runners, err := w.d.Fleet.Runners(r.Context())
+	if err != nil {
+		return err
+	}
+	u := sn.Detail.Unsaved
+	p := deletePage{
+		Page: w.repoPage(r, g, "sessions", "Delete Session "+short(sn.ID)), Session: sn, Runner: runnerName(runners, sn.Runner), Form: form,
+		Unsaved: sn.UnsavedSentence(), Loses: u == nil || u.Files > 0 || u.Commits > 0,
+	}
+	before, err1 := strconv.ParseInt(r.URL.Query().Get("before"), 10, 64)
+	asked, err2 := strconv.ParseInt(r.URL.Query().Get("asked"), 10, 64)
+	if err1 == nil && err2 == nil && !form.Failed() && sn.State == session.Running && countedAt(sn) == before {
+		if since := w.d.Now().Sub(time.UnixMilli(asked)); since >= 0 && since < countTime {
+			p.Counting, p.Refresh = true, 2
+		}
+	}
+	return w.render(rw, r, status, "delete", p)
+}
+
+func (w *Web) deleteSession(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
+	if err := parseForm(r); err != nil {
+		return err
+	}
+	id, confirm := mux.Vars(r)["session"], strings.TrimSpace(r.PostForm.Get("confirm"))
+	err := w.d.Sessions.Delete(r.Context(), g, id, confirm)
+	var f *fault.Error
+	if errors.As(err, &f) && f.Code != fault.NotFound {
+		form := Form{Values: map[string]string{"confirm": confirm}}
+		if f.Fields["confirm"] != "" { // the rest of the sentence stands on the page
+			form.Errors = []FieldError{{"confirm", "This is not the Session's id. Type it as it stands above the field."}}
+		} else {
+			form.take(f, "confirm")
+		}
+		return w.showDelete(rw, r, g, status(f.Code), form)
+	}
+	if err != nil {
+		return err
+	}
+	return seeOther(rw, r, "/repos/"+g.Repo().ID.String()+"/sessions")
+}
+
+func (w *Web) sessionEvents(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
+	id := mux.Vars(r)["session"]
+	sn, err := w.d.Sessions.Get(r.Context(), g, id)
+	if err != nil {
+		return err
+	}
+	l := w.live(g)
+	l.log, l.state, l.read = w.d.Sessions.LogTopic(sn), session.TopicOf(g.Repo()), w.sessionLogReader(g, id)
+	l.over = func(context.Context) (bool, error) { return false, nil } // it may wake again; a deleted one is not found
+	return l.serve(rw, r)
+}
+
+func (w *Web) sessionLog(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
+	id := mux.Vars(r)["session"]
+	if _, err := w.d.Sessions.Get(r.Context(), g, id); err != nil {
+		return err
+	}
+	return download(rw, r, "session-"+short(id), w.sessionLogReader(g, id))
+}

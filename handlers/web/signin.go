@@ -1,0 +1,105 @@
+package web
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/claude-hub/claude-hub/app/access"
+	"github.com/claude-hub/claude-hub/app/fault"
+)
+
+// cookie is the browser session's name. Over https the prefix has browsers bind it to this very host.
+func (w *Web) cookie() string {
+	if w.d.SecureCookies {
+		return "__Host-claude-hub"
+	}
+	return "claude-hub"
+}
+
+func (w *Web) setCookie(rw http.ResponseWriter, value string, age int) {
+	http.SetCookie(rw, &http.Cookie{
+		Name: w.cookie(), Value: value, Path: "/", MaxAge: age, HttpOnly: true, Secure: w.d.SecureCookies, SameSite: http.SameSiteLaxMode,
+	})
+}
+
+func (w *Web) who(r *http.Request) (access.Person, error) {
+	c, err := r.Cookie(w.cookie())
+	if err != nil || c.Value == "" {
+		return access.Person{}, fault.New(fault.Unauthorized, "You are not signed in.")
+	}
+	return w.d.Gate.Browser(r.Context(), c.Value)
+}
+
+func (w *Web) sendToSignIn(rw http.ResponseWriter, r *http.Request) error {
+	if r.Header.Get("Accept") == "text/event-stream" {
+		return fault.New(fault.Unauthorized, "You are not signed in.")
+	}
+	to := "/sign-in"
+	if r.Method == http.MethodGet && r.URL.Path != "/" {
+		to += "?" + url.Values{"return_to": {r.URL.RequestURI()}}.Encode()
+	}
+	return seeOther(rw, r, to)
+}
+
+// local is a path on this Hub, or "/" for anything else: a link to the sign-in page must not lead away afterwards.
+func local(to string) string {
+	u, err := url.Parse(to)
+	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") ||
+		strings.ContainsAny(to, "\\\r\n\t") || strings.HasPrefix(u.Path, "//") || strings.HasPrefix(u.Path, "/sign-") {
+		return "/"
+	}
+	return to
+}
+
+type signInPage struct {
+	Page
+	Form     Form
+	ReturnTo string
+}
+
+func (w *Web) signInPage(rw http.ResponseWriter, r *http.Request) error {
+	if _, err := w.who(r); err == nil {
+		return seeOther(rw, r, local(r.URL.Query().Get("return_to")))
+	}
+	return w.showSignIn(rw, r, http.StatusOK, local(r.URL.Query().Get("return_to")), Form{})
+}
+
+func (w *Web) showSignIn(rw http.ResponseWriter, r *http.Request, status int, back string, form Form) error {
+	return w.render(rw, r, status, "sign-in", signInPage{Page: w.page(r, "Sign in"), Form: form, ReturnTo: back})
+}
+
+func (w *Web) signIn(rw http.ResponseWriter, r *http.Request) error {
+	if err := parseForm(r); err != nil {
+		return err
+	}
+	login, back := strings.TrimSpace(r.PostForm.Get("login")), local(r.PostForm.Get("return_to"))
+	_, secret, err := w.d.Gate.SignInDev(r.Context(), login)
+	var f *fault.Error
+	if errors.As(err, &f) {
+		form := Form{Values: map[string]string{"login": login}}
+		form.take(f)
+		return w.showSignIn(rw, r, status(f.Code), back, form)
+	}
+	if err != nil {
+		return err
+	}
+	if old, err := r.Cookie(w.cookie()); err == nil { // never two sessions of one browser
+		if err := w.d.Gate.SignOut(r.Context(), old.Value); err != nil {
+			return err
+		}
+	}
+	w.setCookie(rw, secret, int(access.BrowserLife.Seconds()))
+	return seeOther(rw, r, back)
+}
+
+func (w *Web) signOut(rw http.ResponseWriter, r *http.Request) error {
+	if c, err := r.Cookie(w.cookie()); err == nil {
+		if err := w.d.Gate.SignOut(r.Context(), c.Value); err != nil {
+			return err
+		}
+	}
+	w.setCookie(rw, "", -1)
+	return seeOther(rw, r, "/sign-in")
+}

@@ -1,0 +1,256 @@
+// Package web is the pages: server-rendered, whole without JavaScript. Scripts add live logs and fresh states, nothing
+// else. Every form posts and is answered with a redirect, or with the page again and what is wrong beside its field.
+package web
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"html/template"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"github.com/claude-hub/claude-hub/app/access"
+	"github.com/claude-hub/claude-hub/app/environment"
+	"github.com/claude-hub/claude-hub/app/fault"
+	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/handlers/request"
+)
+
+//go:embed templates assets
+var files embed.FS
+
+// Changes tells when something with a topic changed; store.DB does.
+type Changes interface {
+	Changed(topic string) <-chan struct{}
+}
+
+// Deps is what the pages lead to.
+type Deps struct {
+	Gate         *access.Gate
+	Environments *environment.Service
+	Sessions     *session.Service
+	Fleet        *fleet.Fleet
+	Changes      Changes
+	Now          func() time.Time
+	PublicURL    *url.URL
+	// SecureCookies has cookies bound to this host over https (__Host-, Secure).
+	SecureCookies bool
+	Version       string
+	Stopping      <-chan struct{} // closed when streams should end; nil: never
+}
+
+// Web serves the pages.
+type Web struct {
+	d      Deps
+	pages  map[string]*template.Template
+	assets map[string]asset
+	router *mux.Router
+}
+
+// New parses every template and wires the routes.
+func New(d Deps) (*Web, error) {
+	w := &Web{d: d}
+	var err error
+	if w.assets, err = loadAssets(); err != nil {
+		return nil, err
+	}
+	if w.pages, err = parse(w.funcs()); err != nil {
+		return nil, err
+	}
+	w.router = w.routes()
+	return w, nil
+}
+
+// Router is for tests that walk every route.
+func (w *Web) Router() *mux.Router { return w.router }
+
+func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) { w.router.ServeHTTP(rw, r) }
+
+func (w *Web) routes() *mux.Router {
+	root := mux.NewRouter()
+	root.NotFoundHandler = http.HandlerFunc(w.noPage)
+	root.MethodNotAllowedHandler = http.HandlerFunc(w.noMethod)
+	get := func(path string, h http.Handler) { root.Path(path).Methods(http.MethodGet, http.MethodHead).Handler(h) }
+	post := func(path string, h http.Handler) { root.Path(path).Methods(http.MethodPost).Handler(h) }
+
+	get("/assets/{file}", http.HandlerFunc(w.asset))
+	get("/sign-in", w.open(w.signInPage))
+	post("/sign-in", w.open(w.signIn))
+	post("/sign-out", w.open(w.signOut))
+
+	get("/", w.signedIn(w.repos))
+	get("/runners", w.signedIn(w.runners))
+	post("/runners/registrations", w.signedIn(w.newRegistration))
+	post("/runners/{runner}/revoke", w.signedIn(w.revokeRunner))
+
+	get("/repos/{repo}", w.granted(w.repo))
+	get("/repos/{repo}/environment", w.granted(w.environment))
+	post("/repos/{repo}/environment", w.granted(w.saveDraft))
+	post("/repos/{repo}/environment/apply", w.granted(w.apply))
+	get("/repos/{repo}/tests", w.granted(w.tests))
+	post("/repos/{repo}/tests", w.granted(w.startTest))
+	get("/repos/{repo}/tests/{test}", w.granted(w.test))
+	post("/repos/{repo}/tests/{test}/cancel", w.granted(w.cancelTest))
+	get("/repos/{repo}/tests/{test}/events", w.granted(w.testEvents))
+	get("/repos/{repo}/tests/{test}/log", w.granted(w.testLog))
+	get("/repos/{repo}/versions", w.granted(w.versions))
+	get("/repos/{repo}/versions/{number:[0-9]+}", w.granted(w.version))
+	get("/repos/{repo}/sessions", w.granted(w.sessions))
+	post("/repos/{repo}/sessions", w.granted(w.startSession))
+	get("/repos/{repo}/sessions/{session}", w.granted(w.session))
+	post("/repos/{repo}/sessions/{session}/sleep", w.granted(w.changeSession(w.d.Sessions.Sleep)))
+	post("/repos/{repo}/sessions/{session}/wake", w.granted(w.changeSession(w.d.Sessions.Wake)))
+	post("/repos/{repo}/sessions/{session}/retry", w.granted(w.changeSession(w.d.Sessions.Retry)))
+	post("/repos/{repo}/sessions/{session}/count", w.granted(w.countUnsaved))
+	get("/repos/{repo}/sessions/{session}/delete", w.granted(w.deletePage))
+	post("/repos/{repo}/sessions/{session}/delete", w.granted(w.deleteSession))
+	get("/repos/{repo}/sessions/{session}/events", w.granted(w.sessionEvents))
+	get("/repos/{repo}/sessions/{session}/log", w.granted(w.sessionLog))
+	return root
+}
+
+type handler func(http.ResponseWriter, *http.Request) error
+
+// open is for pages that need nobody signed in.
+func (w *Web) open(h handler) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Cache-Control", "no-store")
+		if err := h(rw, r); err != nil {
+			w.fail(rw, r, err)
+		}
+	})
+}
+
+type personKey struct{}
+
+// person who is signed in, nobody outside of signedIn.
+func person(ctx context.Context) access.Person {
+	who, _ := ctx.Value(personKey{}).(access.Person)
+	return who
+}
+
+// signedIn sends who isn't to the sign-in page, and back afterwards.
+func (w *Web) signedIn(h func(http.ResponseWriter, *http.Request, access.Person) error) http.Handler {
+	return w.open(func(rw http.ResponseWriter, r *http.Request) error {
+		who, err := w.who(r)
+		if fault.Is(err, fault.Unauthorized) {
+			return w.sendToSignIn(rw, r)
+		}
+		if err != nil {
+			return err
+		}
+		return h(rw, r.WithContext(context.WithValue(r.Context(), personKey{}, who)), who)
+	})
+}
+
+// granted is signedIn with the Repo of the path: one answer for absent, forbidden and malformed.
+func (w *Web) granted(h func(http.ResponseWriter, *http.Request, access.Grant) error) http.Handler {
+	return w.signedIn(func(rw http.ResponseWriter, r *http.Request, who access.Person) error {
+		id, ok := github.ParseRepoID(mux.Vars(r)["repo"])
+		if !ok {
+			return access.ErrNotFound
+		}
+		g, err := w.d.Gate.Repo(r.Context(), who, id)
+		if err != nil {
+			return err
+		}
+		return h(rw, r, g)
+	})
+}
+
+func status(code fault.Code) int {
+	switch code {
+	case fault.NotFound:
+		return http.StatusNotFound
+	case fault.Invalid:
+		return http.StatusUnprocessableEntity
+	case fault.Conflict, fault.Refused:
+		return http.StatusConflict
+	case fault.Unauthorized:
+		return http.StatusUnauthorized
+	case fault.Unavailable:
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
+type errorPage struct {
+	Page
+	Status  int
+	Message string
+}
+
+// fail answers err with a page. What is no fault is logged and its text is not shown.
+func (w *Web) fail(rw http.ResponseWriter, r *http.Request, err error) {
+	if r.Context().Err() != nil {
+		return
+	}
+	f := fault.Of(err)
+	if f.Code == fault.Internal {
+		request.Log(r.Context()).Error().Err(err).Msg("internal error")
+	}
+	w.failWith(rw, r, status(f.Code), f.Message)
+}
+
+func (w *Web) failWith(rw http.ResponseWriter, r *http.Request, status int, message string) {
+	rw.Header().Set("Cache-Control", "no-store")
+	p := errorPage{Page: w.page(r, title(status)), Status: status, Message: message}
+	if err := w.render(rw, r, status, "error", p); err != nil {
+		request.Log(r.Context()).Error().Err(err).Msg("render the error page")
+		http.Error(rw, message+" Request "+p.RequestID+".", status)
+	}
+}
+
+func title(status int) string {
+	switch status {
+	case http.StatusNotFound:
+		return "Not found"
+	case http.StatusInternalServerError:
+		return "Something went wrong"
+	}
+	return "That did not work"
+}
+
+func (w *Web) noPage(rw http.ResponseWriter, r *http.Request) {
+	who, err := w.who(r)
+	if err == nil {
+		r = r.WithContext(context.WithValue(r.Context(), personKey{}, who))
+	}
+	w.failWith(rw, r, http.StatusNotFound, "There is no such page.")
+}
+
+func (w *Web) noMethod(rw http.ResponseWriter, r *http.Request) {
+	w.failWith(rw, r, http.StatusMethodNotAllowed, "This address can't be used that way.")
+}
+
+// CrossSite answers what another site's page sent.
+func (w *Web) CrossSite(rw http.ResponseWriter, r *http.Request) {
+	w.failWith(rw, r, http.StatusForbidden, "This request came from another site's page, so nothing was done. Open claude-hub itself and try there.")
+}
+
+// ForeignHost answers a Host that is not this Hub's.
+func (w *Web) ForeignHost(rw http.ResponseWriter, r *http.Request) {
+	w.failWith(rw, r, http.StatusMisdirectedRequest, "With dev login on, this Hub answers only under its own address: "+w.d.PublicURL.String()+". The key hub.url of its config changes that.")
+}
+
+// errInput is a form that could not be read.
+var errInput = fault.New(fault.Invalid, "The form did not arrive whole, or is larger than claude-hub takes.")
+
+func parseForm(r *http.Request) error {
+	if err := r.ParseForm(); err != nil {
+		return errors.Join(errInput, err)
+	}
+	return nil
+}
+
+// seeOther ends a POST.
+func seeOther(rw http.ResponseWriter, r *http.Request, path string) error {
+	http.Redirect(rw, r, path, http.StatusSeeOther)
+	return nil
+}
