@@ -165,7 +165,7 @@ func TestKernelIsOutOfReach(t *testing.T) {
 			"dd if=/proc/kcore of=/dev/null bs=1 count=1", "echo b > /proc/sysrq-trigger", "echo x > /proc/sys/kernel/core_pattern",
 			"echo 1 > /proc/sys/vm/drop_caches", "echo 1 > /proc/sys/kernel/panic", "cat /proc/1/root/etc/shadow && false",
 			"dd if=/dev/mem of=/dev/null bs=1 count=1", "echo -1000 > /proc/self/oom_score_adj", "ls /sys/firmware/efi/efivars && false; echo x > /sys/kernel/uevent_helper",
-			"echo x > /sys/fs/cgroup/memory/release_agent", "nice -n -5 true && false; ulimit -c unlimited && [ $(ulimit -c) = unlimited ]",
+			"echo x > /sys/fs/cgroup/memory/release_agent", "echo 1 > /sys/kernel/mm/ksm/run", "echo offline > /sys/devices/system/cpu/cpu1/online", "echo x > /sys/power/state", "nice -n -5 true && false; ulimit -c unlimited && [ $(ulimit -c) = unlimited ]",
 		} {
 			refused(t, sb, line)
 		}
@@ -177,6 +177,12 @@ func TestKernelIsOutOfReach(t *testing.T) {
 		ans, err := ask(t.Context(), sb, 0, "try", "try", "userns")
 		if err != nil || (ans.Code == 0) != nested {
 			t.Errorf("nested=%v: a further user namespace: %+v, %v", nested, ans, err)
+		}
+		for _, kind := range []string{"proc", "sysfs", "devpts"} {
+			// What a runtime nested in the Sandbox mounts for its containers.
+			if ans, err := ask(t.Context(), sb, 0, "mount", "-t", kind, kind, "/mnt"); err != nil || (ans.Code == 0) != nested {
+				t.Errorf("nested=%v: mounting %s: %+v, %v", nested, kind, ans, err)
+			}
 		}
 		if ans, err = ask(t.Context(), sb, 0, "try", "try", "mount"); err != nil || (ans.Code == 0) != nested {
 			t.Errorf("nested=%v: mounting a tmpfs: %+v, %v", nested, ans, err)

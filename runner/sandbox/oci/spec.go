@@ -171,13 +171,19 @@ func (e *Engine) runtimeSpec(p plan) (*specs.Spec, error) {
 
 func (e *Engine) mounts(p plan) []specs.Mount {
 	half := fmt.Sprintf("size=%dk", p.spec.Limits.Memory/2/1024)
+	// A nested `docker run --privileged` mounts its own writable one, which the kernel allows only where ours is. What in
+	// it is the host's belongs to the host's root.
+	sys := "ro"
+	if p.spec.Nested {
+		sys = "rw"
+	}
 	m := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
 		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", half}},
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
-		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", sys}},
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", "rw"}},
 		{Destination: "/run", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "mode=755", half}},
 		{Destination: agentGuestPath, Type: "bind", Source: e.cfg.Agent[0], Options: []string{"bind", "ro", "nosuid", "nodev"}},
@@ -205,16 +211,16 @@ var capabilityNames = []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SE
 	"CAP_AUDIT_CONTROL", "CAP_SETFCAP", "CAP_MAC_OVERRIDE", "CAP_MAC_ADMIN", "CAP_SYSLOG", "CAP_WAKE_ALARM", "CAP_BLOCK_SUSPEND",
 	"CAP_AUDIT_READ", "CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE"}
 
-// grantedCapabilities hold in the Sandbox's own user namespace only. With nested containers they are all there are:
-// `docker run --privileged` needs them in the bounding set (facts/sandbox.md §2.8). The runtime fails on one the Runner
-// itself hasn't got, so those are left out.
+// grantedCapabilities hold in the Sandbox's own user namespace only, whatever the Runner itself has. With nested
+// containers they are all there are: `docker run --privileged` needs them in the bounding set (facts/sandbox.md §2.8).
 func grantedCapabilities(nested bool) []string {
 	var out []string
 	for n, name := range capabilityNames {
 		if !nested && !slices.Contains(baseCapabilities, name) {
 			continue
 		}
-		if has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(n), 0, 0, 0); err == nil && has == 1 {
+		// An error says that this kernel is too old for the capability.
+		if _, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(n), 0, 0, 0); err == nil {
 			out = append(out, name)
 		}
 	}
