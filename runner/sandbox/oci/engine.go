@@ -150,12 +150,20 @@ func (e *Engine) lock() error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return fmt.Errorf("the data folder %s is used by another Runner on this host: %w", e.cfg.Dir, err)
+	// A child that a killed Runner was just forking holds the lock until it has become its program.
+	deadline := time.Now().Add(2 * time.Second)
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			e.lockFile = f
+			return nil
+		}
+		if time.Now().After(deadline) {
+			f.Close()
+			return fmt.Errorf("the data folder %s is used by another Runner on this host: %w", e.cfg.Dir, err)
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
-	e.lockFile = f
-	return nil
 }
 
 // adopt takes over every ready boot whose PID 1 still runs, and names the others.
