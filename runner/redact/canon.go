@@ -1,6 +1,9 @@
 package redact
 
-import "bytes"
+import (
+	"bytes"
+	"encoding/binary"
+)
 
 const esc = 0x1b
 
@@ -70,11 +73,13 @@ func (a ansi) next(b byte) (to ansi, drawn bool) {
 // stripped view escape sequences as well. Both are needed: the plain one misses a value with a colour change inside,
 // the stripped one a value inside a window title, or after a sequence that was never ended.
 type view struct {
-	// c is text: at first the last few bytes (fewer than window) that may begin a needle, then that of the chunk.
-	// There is always room for eight more bytes, since a window is read as eight.
-	c  []byte
-	at []int32 // where each byte of c stands in the stream, relative to the start of the chunk
-	// gaps says for some indices of c how many bytes of escape sequences lie before it (stripped view only).
+	// b is text, n bytes of it: at first the last few (fewer than window) that may begin a needle, then that of the
+	// chunk. A window is read as eight bytes, so there is always room for more. The sizes are powers of two, and
+	// indices are masked, so that the loops every byte goes through need no bounds checks.
+	b     *[room + 8]byte
+	place *[room]int32 // where each byte of b stands in the stream, relative to the start of the chunk
+	n     int
+	// gaps says for some indices of b how many bytes of escape sequences lie before it (stripped view only).
 	gaps    []gap
 	pending int32 // bytes of escape sequences since the last text byte
 	state   ansi
@@ -85,21 +90,38 @@ type view struct {
 	runs [len(shapes)]int64
 }
 
+// room is for one chunk and what was kept of the one before.
+const room = 2 * chunk
+
 type gap struct {
 	index int
 	n     int32
 }
 
+func (v *view) init() {
+	if v.b == nil {
+		v.b, v.place = new([room + 8]byte), new([room]int32)
+	}
+}
+
+// c is the text.
+func (v *view) c() []byte { return v.b[:v.n] }
+
+// at is the place of each byte of the text.
+func (v *view) at() []int32 { return v.place[:v.n] }
+
+// eight are the bytes from index i on, the first one lowest.
+func (v *view) eight(i int) uint64 { return binary.LittleEndian.Uint64(v.b[i : i+8]) }
+
 // plain appends the text of p.
 func (v *view) plain(p []byte, off int32) {
-	n := len(v.c)
-	v.grow(len(p))
-	c, at := v.c[:n+len(p)], v.at[:n+len(p)]
-	for i, b := range p {
-		c[n], at[n] = b, off+int32(i)
-		n += int(text[b])
+	n := 0
+	b, place := v.b[v.n:v.n+len(p)], v.place[v.n:v.n+len(p)]
+	for i, c := range p {
+		b[n], place[n] = c, off+int32(i)
+		n += int(text[c])
 	}
-	v.c, v.at = c[:n], at[:n]
+	v.n += n
 }
 
 // stripped appends the text of p that is outside escape sequences.
@@ -111,9 +133,9 @@ func (v *view) stripped(p []byte) {
 				j = len(p) - i
 			}
 			if j > 0 {
-				n := len(v.c)
+				n := v.n
 				v.plain(p[i:i+j], int32(i))
-				if v.pending > 0 && len(v.c) > n {
+				if v.pending > 0 && v.n > n {
 					v.gaps = append(v.gaps, gap{n, v.pending})
 					v.pending = 0
 				}
@@ -133,20 +155,6 @@ func (v *view) stripped(p []byte) {
 	}
 }
 
-func (v *view) grow(n int) {
-	need := len(v.c) + n
-	if need+8 > cap(v.c) {
-		c := make([]byte, len(v.c), need+need/2+64)
-		copy(c, v.c)
-		v.c = c
-	}
-	if need > cap(v.at) {
-		at := make([]int32, len(v.at), need+need/2+64)
-		copy(at, v.at)
-		v.at = at
-	}
-}
-
 // escaped is the number of bytes of escape sequences right before the text byte k.
 func (v *view) escaped(k int) int32 {
 	for _, g := range v.gaps {
@@ -157,17 +165,18 @@ func (v *view) escaped(k int) int32 {
 	return 0
 }
 
-// keep drops all text before index k and moves the origin of at on by the length of the chunk.
+// keep drops all text before index k and moves the origin of the places on by the length of the chunk.
 func (v *view) keep(k int, chunk int) {
-	v.c = v.c[:copy(v.c, v.c[k:])]
-	v.at = v.at[:copy(v.at, v.at[k:])]
-	for i := range v.at {
-		v.at[i] -= int32(chunk)
+	copy(v.b[:], v.b[k:v.n])
+	copy(v.place[:], v.place[k:v.n])
+	v.n -= k
+	for i := range v.n {
+		v.place[i] -= int32(chunk)
 	}
 	if len(v.gaps) > 0 {
 		kept := v.gaps[:0]
 		for _, g := range v.gaps {
-			if g.index >= k && len(v.c) > 0 {
+			if g.index >= k && v.n > 0 {
 				kept = append(kept, gap{g.index - k, g.n})
 			}
 		}
@@ -177,9 +186,9 @@ func (v *view) keep(k int, chunk int) {
 
 // become makes v a copy of o.
 func (v *view) become(o *view) {
-	v.grow(len(o.c))
-	v.c = append(v.c[:0], o.c...)
-	v.at = append(v.at[:0], o.at...)
+	v.init()
+	v.n = copy(v.b[:], o.c())
+	copy(v.place[:], o.at())
 	v.gaps = v.gaps[:0]
 	v.pending, v.state, v.runs = 0, ground, o.runs
 	v.live = v.live[:0]
@@ -188,13 +197,18 @@ func (v *view) become(o *view) {
 	}
 }
 
+// clear forgets everything but the memory.
+func (v *view) clear() {
+	*v = view{b: v.b, place: v.place, gaps: v.gaps[:0], live: v.live[:0]}
+}
+
 // same reports whether v and o will read on alike.
 func (v *view) same(o *view) bool {
-	if v.state != ground || len(v.c) != len(o.c) || len(v.live) != len(o.live) || v.pending != 0 && len(v.live) > 0 {
+	if v.state != ground || v.n != o.n || len(v.live) != len(o.live) || v.pending != 0 && len(v.live) > 0 {
 		return false
 	}
-	for i := range v.c {
-		if v.c[i] != o.c[i] || v.at[i] != o.at[i] {
+	for i := range v.n {
+		if v.b[i] != o.b[i] || v.place[i] != o.place[i] {
 			return false
 		}
 	}
@@ -208,16 +222,32 @@ func (v *view) same(o *view) bool {
 
 // canonical is a needle as the plain view reads it, and as the stripped one does when that differs.
 func canonical(form []byte) (plain, stripped []byte) {
-	var v view
-	v.plain(form, 0)
-	plain = v.c
+	plain = make([]byte, 0, len(form))
+	state, differs := ground, false
+	for _, c := range form {
+		if text[c] == 1 {
+			plain = append(plain, c)
+		}
+	}
 	if bytes.IndexByte(form, esc) < 0 {
 		return plain, nil
 	}
-	var s view
-	s.stripped(form)
-	if bytes.Equal(s.c, plain) {
+	for _, c := range form {
+		inside := state != ground
+		if inside {
+			var drawn bool
+			state, drawn = state.next(c)
+			inside = !drawn
+		} else if c == esc {
+			state = escape
+		}
+		if text[c] == 1 && !inside {
+			stripped = append(stripped, c)
+		}
+		differs = differs || text[c] == 1 && inside
+	}
+	if !differs {
 		return plain, nil
 	}
-	return plain, s.c
+	return plain, stripped
 }

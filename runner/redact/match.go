@@ -2,7 +2,6 @@ package redact
 
 import (
 	"bytes"
-	"encoding/binary"
 	"slices"
 )
 
@@ -30,31 +29,45 @@ func (w *Writer) look(p, s *view, base int64, oldP, oldS int, from int32) {
 	w.goOn(p, base, oldP, from)
 	if s != nil {
 		w.goOn(s, base, oldS, from)
-		// A window with no escape sequence inside stands in the plain view as well, and is found there.
+		// A window with no escape sequence inside or right after it stands in the plain view as well, with the byte
+		// that follows, and is found there.
 		seen := oldS
-		for _, g := range s.gaps {
-			for i := max(seen, g.index-window+1); i < g.index && i <= len(s.c)-window; i++ {
+		upTo := func(end int) {
+			for i := max(seen, end-window); i < end && i <= s.n-window; i++ {
 				w.begin(s, base, i, from)
 				w.beginToken(s, base, i, from)
 				seen = i + 1
 			}
 		}
+		for _, g := range s.gaps {
+			upTo(g.index)
+		}
+		upTo(s.n)
 	}
-	n := len(p.c)
-	c, filter, shift := p.c[:n+8], w.set.filter, w.set.shift&63
-	// The loop every byte goes through.
-	for i := oldP; i <= n-window; i++ {
-		h := hash(binary.LittleEndian.Uint64(c[i:])) >> shift
-		if filter[h/64]>>(h%64)&1 == 0 || !w.begin(p, base, i, from) || s == nil {
+	n := p.n
+	if n-oldP < window {
+		return
+	}
+	// The loop every byte goes through, every second one at that: the filter also knows the windows that begin with a
+	// needle's second byte.
+	filter, shift := w.set.filter, w.set.shift&63
+	last := n - window
+	for i := oldP; i <= last; i += 2 {
+		h := hash(p.eight(i)&windowMask) >> shift
+		if filter[h/64]>>(h%64)&1 == 0 {
 			continue
 		}
-		if j := s.find(p.at[i]); j >= oldS {
-			w.begin(s, base, j, from)
+		w.beginBoth(p, s, base, i, oldS, from)
+		if i > oldP {
+			w.beginBoth(p, s, base, i-1, oldS, from)
 		}
+	}
+	if (last-oldP)%2 == 1 {
+		w.beginBoth(p, s, base, last, oldS, from)
 	}
 	// Tokens begin with less than a window, but not without this byte.
 	for i := oldP + len(tokenPrefix) - 1; i <= n-window+len(tokenPrefix)-1; i++ {
-		next := bytes.IndexByte(p.c[i:n-window+len(tokenPrefix)], '_')
+		next := bytes.IndexByte(p.b[i:n-window+len(tokenPrefix)], '_')
 		if next < 0 {
 			break
 		}
@@ -63,7 +76,7 @@ func (w *Writer) look(p, s *view, base int64, oldP, oldS int, from int32) {
 		if !w.beginToken(p, base, k, from) || s == nil {
 			continue
 		}
-		if j := s.find(p.at[k]); j >= oldS {
+		if j := s.find(p.place[k]); j >= oldS {
 			w.beginToken(s, base, j, from)
 		}
 	}
@@ -82,22 +95,22 @@ func (w *Writer) goOn(v *view, base int64, old int, from int32) {
 	for i := range old {
 		if w.stretched(v, base, i) {
 			v.dead = i + 1
-		} else if i+window <= len(v.c) {
+		} else if i+window <= v.n {
 			w.begin(v, base, i, from)
 			w.beginToken(v, base, i, from)
 		}
 	}
 }
 
-// find is the index of the text byte that stands at the given place, when the window there is whole and has no escape
-// sequence inside; else -1.
+// find is the index of the text byte that stands at the given place, when the window there has no escape sequence
+// inside or right after it and is not the last; else -1.
 func (v *view) find(at int32) int {
-	j, ok := slices.BinarySearch(v.at, at)
-	if !ok || j+window > len(v.c) {
+	j, ok := slices.BinarySearch(v.at(), at)
+	if !ok || j+window >= v.n {
 		return -1
 	}
 	for _, g := range v.gaps {
-		if g.index > j && g.index < j+window {
+		if g.index > j && g.index <= j+window {
 			return -1
 		}
 	}
@@ -106,11 +119,10 @@ func (v *view) find(at int32) int {
 
 // rest keeps of a view what may begin a needle when the chunk, so many bytes long, is done with.
 func (v *view) rest(w *Writer, base int64, size int) {
-	n := len(v.c)
+	n := v.n
 	keep := max(0, n-window+1, v.dead)
-	c := v.c[:n+8]
 	for keep < n {
-		if b := w.set.begin(binary.LittleEndian.Uint64(c[keep:]), n-keep); b&loose != 0 || b != 0 && w.tight(v, base, keep) {
+		if b := w.set.begin(v.eight(keep), n-keep); b&loose != 0 || b != 0 && w.tight(v, base, keep) {
 			break
 		}
 		keep++
@@ -121,7 +133,7 @@ func (v *view) rest(w *Writer, base int64, size int) {
 // tight reports that from the text byte at k to the end of the stream there is nothing between the text but escape
 // sequences.
 func (w *Writer) tight(v *view, base int64, k int) bool {
-	gaps := w.in - base - int64(v.at[k]) - int64(len(v.c)-k) - int64(v.pending)
+	gaps := w.in - base - int64(v.place[k]) - int64(v.n-k) - int64(v.pending)
 	for _, g := range v.gaps {
 		if g.index > k {
 			gaps -= int64(g.n)
@@ -130,14 +142,23 @@ func (w *Writer) tight(v *view, base int64, k int) bool {
 	return gaps == 0
 }
 
+// beginBoth starts what stands at index i of the plain view, in the stripped one as well.
+func (w *Writer) beginBoth(p, s *view, base int64, i, oldS int, from int32) {
+	if w.begin(p, base, i, from) && s != nil {
+		if j := s.find(p.place[i]); j >= oldS {
+			w.begin(s, base, j, from)
+		}
+	}
+}
+
 // begin starts an occurrence of each needle whose window stands at index i. It is false when there is none.
 func (w *Writer) begin(v *view, base int64, i int, from int32) bool {
-	key := binary.LittleEndian.Uint64(v.c[i : i+8 : cap(v.c)])
+	key := v.eight(i) & windowMask
 	if !w.set.may(key) {
 		return false
 	}
-	start := base + int64(v.at[i])
-	head := w.set.head(key & windowMask)
+	start := base + int64(v.place[i])
+	head := w.set.head(key)
 	for n := head; n >= from && n >= 0; n = w.set.needles[n].next {
 		if w.set.needles[n].shape != nil {
 			w.start(v, cand{n: n, start: start}, base, i)
@@ -156,34 +177,34 @@ func (w *Writer) start(v *view, c cand, base int64, k int) {
 
 // beginToken starts a token of GitHub when one can stand at index i.
 func (w *Writer) beginToken(v *view, base int64, i int, from int32) bool {
-	four := binary.LittleEndian.Uint32(v.c[i : i+4 : cap(v.c)])
+	four := uint32(v.eight(i))
 	if !isToken(four) || from > 0 {
 		return false
 	}
-	w.start(v, cand{n: token(four), start: base + int64(v.at[i])}, base, i)
+	w.start(v, cand{n: token(four), start: base + int64(v.place[i])}, base, i)
 	return true
 }
 
 // stretched deals with a text byte at i that was kept because it may begin a needle, when the bytes that would decide
 // it don't come within the span. It is true when i is done with.
 func (w *Writer) stretched(v *view, base int64, i int) bool {
-	start := base + int64(v.at[i])
+	start := base + int64(v.place[i])
 	if w.in-start < span {
 		return false
 	}
 	r := 1
-	for r < window && i+r < len(v.c) && base+int64(v.at[i+r])-start < span {
+	for r < window && i+r < v.n && base+int64(v.place[i+r])-start < span {
 		r++
 	}
 	if r == window {
 		return false
 	}
-	if w.set.begin(binary.LittleEndian.Uint64(v.c[i:i+8:cap(v.c)]), r)&loose == 0 {
+	if w.set.begin(v.eight(i), r)&loose == 0 {
 		return true
 	}
 	w.hits = append(w.hits, hit{start, start + span})
 	for n := range w.set.needles {
-		if d := &w.set.needles[n]; d.shape == nil && bytes.HasPrefix(d.b, v.c[i:i+r]) {
+		if d := &w.set.needles[n]; d.shape == nil && bytes.HasPrefix(d.b, v.b[i:i+r]) {
 			w.start(v, cand{n: int32(n), m: int32(r), start: start + span}, base, i+r)
 		}
 	}
@@ -204,16 +225,16 @@ func (w *Writer) advance(v *view, c *cand, base int64, k int) bool {
 		return alive
 	}
 	b := n.b[c.m:]
-	t := v.c[k:]
+	t := v.b[k:v.n]
 	l := min(len(b), len(t))
 	for i := range l {
 		if b[i] != t[i] {
-			w.stretch(c, base+int64(v.at[k+i])) // the byte that differs still tells how far it was stretched
+			w.stretch(c, base+int64(v.place[k+i])) // the byte that differs still tells how far it was stretched
 			return false
 		}
 	}
 	if l == len(b) {
-		last := base + int64(v.at[k+l-1])
+		last := base + int64(v.place[k+l-1])
 		w.stretch(c, last)
 		w.hit(c.start, last+1, n.name)
 		return false
@@ -232,15 +253,15 @@ func (w *Writer) stretch(c *cand, at int64) {
 }
 
 func (w *Writer) advanceShape(v *view, c *cand, s *shape, base int64, k int) bool {
-	for ; k < len(v.c); k++ {
-		at := base + int64(v.at[k])
+	for ; k < v.n; k++ {
+		at := base + int64(v.place[k])
 		if c.m > 0 {
 			gap := at - c.last - 1
 			if gap > shapeGap || gap > 0 && (!s.pem || int(c.m) < len(s.prefix)) && gap != int64(v.escaped(k)) {
 				return w.close(c, s, c.last+1)
 			}
 		}
-		b := v.c[k]
+		b := v.b[k]
 		m := int(c.m)
 		switch {
 		case m < len(s.prefix):

@@ -56,8 +56,9 @@ type Set struct {
 	needles []needle
 	values  int
 
-	// filter is a set of hashes of windows, one bit each; keys and heads are an open hash table from a window to
-	// the first needle that begins with it.
+	// filter is a set of hashes of windows, one bit each: of the first window of each needle and of the one
+	// that begins with its second byte. keys and heads are an open hash table from a window to the first needle that
+	// begins with it.
 	filter []uint64
 	shift  uint8
 	keys   []uint64
@@ -111,7 +112,7 @@ func (s *Set) init() {
 }
 
 func (s *Set) insert(name string, b []byte) {
-	if len(b) < window {
+	if len(b) <= window {
 		return
 	}
 	for len(b) > pieceLength {
@@ -148,6 +149,7 @@ func (s *Set) put(n needle) {
 			s.mark(key)
 		}
 		s.heads[slot] = int32(len(s.needles))
+		s.mark(n.second())
 	}
 	s.needles = append(s.needles, n)
 	may := loose
@@ -173,8 +175,8 @@ func beginning(key uint64, l int) uint64 {
 	return key&(1<<(8*l)-1) | uint64(l)<<56
 }
 
-// resize makes the table that large, and the filter 32 times: with the table at most half full, a byte of ordinary
-// output passes the filter once in 64.
+// resize makes the table that large, and the filter 32 times: with the table at most half full, a window of ordinary
+// output passes the filter once in 32.
 func (s *Set) resize(table int) {
 	keys, heads := s.keys, s.heads
 	s.keys, s.heads = make([]uint64, table), make([]int32, table)
@@ -193,16 +195,28 @@ func (s *Set) resize(table int) {
 			s.mark(k)
 		}
 	}
+	for i := range s.needles {
+		if n := &s.needles[i]; len(n.b) > window {
+			s.mark(n.second())
+		}
+	}
 }
 
-// may reports, wrongly at times, that a needle begins with the window that stands in the lower bytes.
-func (s *Set) may(eight uint64) bool {
-	h := hash(eight) >> (s.shift & 63)
+// second is the window that begins with the second byte of a needle longer than a window.
+func (n *needle) second() uint64 {
+	var buf [8]byte
+	copy(buf[:], n.b[1:1+window])
+	return binary.LittleEndian.Uint64(buf[:])
+}
+
+// may reports, wrongly at times, that a needle begins with the window, or goes on with it after its first byte.
+func (s *Set) may(key uint64) bool {
+	h := hash(key) >> (s.shift & 63)
 	return s.filter[h/64]>>(h%64)&1 != 0
 }
 
-// hash spreads the six bytes of a window over 64 bits; the upper ones are the good ones.
-func hash(key uint64) uint64 { return key << 16 * spread }
+// hash spreads a window over 64 bits; the upper ones are the good ones.
+func hash(key uint64) uint64 { return key * spread }
 
 const spread = 0x9E3779B97F4A7C15
 
@@ -219,7 +233,7 @@ func (s *Set) markEdge(b uint64) {
 // slot is the place of a window in the table, or the free one where it belongs.
 func (s *Set) slot(key uint64) int {
 	mask := len(s.keys) - 1
-	i := int(hash(key)>>24) & mask
+	i := int(hash(key)>>(s.shift&63)>>5) & mask
 	for s.heads[i] >= 0 && s.keys[i] != key {
 		i = (i + 1) & mask
 	}

@@ -16,7 +16,7 @@ const (
 	// longer run the mask comes early. It is the longest form of the longest value (64 KiB, as octal escapes).
 	unionMax = 256 << 10
 	// chunk is how much is looked at in one go.
-	chunk = 8 << 10
+	chunk = 1 << 10
 
 	// releaseText is how many text bytes [Writer.Release] lets go, and releaseBytes how many in all.
 	releaseText  = 3
@@ -197,16 +197,17 @@ func (w *Writer) give() error {
 }
 
 func (w *Writer) take(p []byte) {
+	w.plain.init()
 	if !w.split && bytes.IndexByte(p, esc) >= 0 {
 		w.stripped.become(&w.plain)
 		w.split = true
 	}
 	base := w.in
 	w.in += int64(len(p))
-	old := len(w.plain.c)
+	old := w.plain.n
 	w.plain.plain(p, 0)
 	if w.split {
-		before := len(w.stripped.c)
+		before := w.stripped.n
 		w.stripped.stripped(p)
 		w.look(&w.plain, &w.stripped, base, old, before, 0)
 		w.plain.rest(w, base, len(p))
@@ -230,8 +231,8 @@ func (w *Writer) hold() int64 {
 
 func (v *view) hold(end int64) int64 {
 	at := end
-	if len(v.c) > 0 {
-		at = end + int64(v.at[0])
+	if v.n > 0 {
+		at = end + int64(v.place[0])
 	}
 	for i := range v.live {
 		at = min(at, v.live[i].start)
@@ -327,7 +328,7 @@ func (w *Writer) end() {
 				w.close(c, s, c.last+1)
 			}
 		}
-		*v = view{c: v.c[:0], at: v.at[:0], live: v.live[:0]}
+		v.clear()
 	}
 	w.split = false
 	w.settle(nil, w.in)
@@ -345,28 +346,38 @@ func (w *Writer) again() {
 		w.stripped.become(&w.plain)
 		w.split = true
 	}
-	base := w.in - int64(len(w.held))
 	var p, s view
-	p.plain(w.held, 0)
-	if !w.split {
-		w.look(&p, nil, base, 0, 0, from)
-		p.rest(w, base, len(w.held))
-		w.plain.adopt(&p, true)
-		return
+	p.init()
+	s.init()
+	end := w.in
+	for rest := w.held; len(rest) > 0; {
+		n := min(len(rest), chunk)
+		base := end - int64(len(rest))
+		w.in = base + int64(n)
+		before := p.n
+		p.plain(rest[:n], 0)
+		if w.split {
+			beforeS := s.n
+			s.stripped(rest[:n])
+			w.look(&p, &s, base, before, beforeS, from)
+			s.rest(w, base, n)
+		} else {
+			w.look(&p, nil, base, before, 0, from)
+		}
+		p.rest(w, base, n)
+		rest = rest[n:]
 	}
-	s.stripped(w.held)
-	w.look(&p, &s, base, 0, 0, from)
-	p.rest(w, base, len(w.held))
-	s.rest(w, base, len(w.held))
 	w.plain.adopt(&p, true)
-	w.stripped.adopt(&s, s.state == w.stripped.state)
+	if w.split {
+		w.stripped.adopt(&s, s.state == w.stripped.state)
+	}
 }
 
 // adopt takes over what a second look found in the bytes that are held: its candidates, and the text at the end that
 // may begin a needle, unless less of it is there now.
 func (v *view) adopt(o *view, tail bool) {
 	v.live = append(v.live, o.live...)
-	if tail && len(o.c) > len(v.c) {
-		v.c, v.at, v.gaps = o.c, o.at, o.gaps
+	if tail && o.n > v.n {
+		v.b, v.place, v.n, v.gaps = o.b, o.place, o.n, o.gaps
 	}
 }

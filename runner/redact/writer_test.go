@@ -295,8 +295,8 @@ func TestHostileOutputIsBoundedInMemoryAndHidesNothingElse(t *testing.T) {
 			if most > 330<<10 {
 				t.Errorf("%d bytes were held", most)
 			}
-			if got := cap(w.held) + cap(w.text) + cap(w.plain.c) + 4*cap(w.plain.at) + cap(w.stripped.c) + 4*cap(w.stripped.at) +
-				32*(cap(w.plain.live)+cap(w.stripped.live)) + 16*cap(w.hits); got > 1<<20 {
+			views := 2 * (len(w.plain.b) + 4*len(w.plain.place))
+			if got := views + cap(w.held) + cap(w.text) + 40*(cap(w.plain.live)+cap(w.stripped.live)) + 16*cap(w.hits); got > 1<<20 {
 				t.Errorf("the Writer uses %d bytes", got)
 			}
 			if !strings.Contains(last, "; and more.") {
