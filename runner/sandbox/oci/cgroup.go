@@ -161,7 +161,6 @@ func (c *cgroups) divideV2(id sandbox.ID, pid, idBase int, l sandbox.Limits) err
 	if err := errors.Join(mkdirGroup(user), mkdirGroup(agent)); err != nil {
 		return err
 	}
-	// A group with processes of its own can't enable controllers for its children: the agent goes first.
 	if err := writeGroup(agent, "cgroup.procs", int64(pid)); err != nil {
 		return err
 	}
@@ -170,7 +169,7 @@ func (c *cgroups) divideV2(id sandbox.ID, pid, idBase int, l sandbox.Limits) err
 		return err
 	}
 	for _, ctl := range strings.Fields(string(have)) {
-		if err := os.WriteFile(filepath.Join(own, "cgroup.subtree_control"), []byte("+"+ctl), 0); err != nil && (ctl == "memory" || ctl == "pids") {
+		if err := enableController(own, ctl); err != nil && (ctl == "memory" || ctl == "pids") {
 			return fmt.Errorf("the %s controller can't be used for %s: %w", ctl, own, err)
 		}
 	}
@@ -206,6 +205,19 @@ func (c *cgroups) divideV2(id sandbox.ID, pid, idBase int, l sandbox.Limits) err
 	// Moving a process from `agent` to `user` needs this file, too. Nothing can be moved into the group itself: a group
 	// whose children have controllers takes no processes.
 	return os.Chown(filepath.Join(own, "cgroup.procs"), idBase, idBase)
+}
+
+// enableController enables a controller for a group's children. A group with processes of its own can't, and what the
+// runtime needed for the boot may still be ending there.
+func enableController(dir, controller string) error {
+	deadline := time.Now().Add(2 * time.Second)
+	for wait := time.Millisecond; ; wait *= 2 {
+		err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+controller), 0)
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(wait)
+	}
 }
 
 func mkdirGroup(dir string) error {

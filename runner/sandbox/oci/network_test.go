@@ -151,7 +151,10 @@ func TestSandboxReachesOnlyTheOutside(t *testing.T) {
 	port := o.listen(t)
 	o.also(t, "169.254.169.254")
 	o.also(t, "198.19.77.7")
-	e := testEngine(t, func(c *Config) { c.Refused = []netip.Prefix{netip.MustParsePrefix("198.19.77.0/24")} })
+	e := testEngine(t, func(c *Config) {
+		c.Refused = []netip.Prefix{netip.MustParsePrefix("198.19.77.0/24")}
+		c.DNS = []netip.Addr{netip.MustParseAddr("198.51.100.53")} // asked directly, whatever this host has
+	})
 
 	host, err := net.Listen("tcp", ":0")
 	if err != nil {
