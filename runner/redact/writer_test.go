@@ -258,6 +258,46 @@ func TestAnotherWriterGoesOnWhereHeldSays(t *testing.T) {
 	}
 }
 
+// A value added in the middle is looked for in all that is still held: it comes out as if another Writer, which knew it
+// from the beginning, had taken the stream from there.
+func TestAValueAddedAnywhereIsFoundInAllThatIsHeld(t *testing.T) {
+	t.Parallel()
+	changed := 0
+	for round := range 3000 {
+		r := rand.New(rand.NewPCG(11, uint64(round)))
+		values := []string{"aabaabaab", "baabcaab", "ccabaabac"}
+		var both Set
+		for _, v := range values {
+			addTo(t, &both, "V", v)
+		}
+		s := strings.ReplaceAll(randomStream(r, values, needlesOf(&both), "abc "), "\x1b", "")
+		var set Set
+		addTo(t, &set, "A", values[0])
+		addTo(t, &set, "B", values[1])
+		var c collector
+		w := set.Writer(c.sink)
+		stop := r.IntN(len(s) + 1)
+		for rest := s[:stop]; rest != ""; {
+			n := 1 + r.IntN(len(rest))
+			write(t, w, rest[:n])
+			rest = rest[n:]
+		}
+		want := c.String() + both.Text(s[stop-w.Held():]).String()
+		if want != c.String()+set.Text(s[stop-w.Held():]).String() && w.Held() > 0 {
+			changed++
+		}
+		addTo(t, &set, "C", values[2])
+		write(t, w, s[stop:])
+		shut(t, w)
+		if c.String() != want {
+			t.Fatalf("round %d: after %d bytes of %q:\ngot  %q\nwant %q", round, stop, s, c.String(), want)
+		}
+	}
+	if changed < 50 {
+		t.Errorf("the added value mattered in %d rounds only: the test tests little", changed)
+	}
+}
+
 func TestHostileOutputIsBoundedInMemoryAndHidesNothingElse(t *testing.T) {
 	t.Parallel()
 	var set Set
