@@ -61,53 +61,58 @@ func newOutside(t *testing.T) *outside {
 func (o *outside) also(t *testing.T, addr string) {
 	t.Helper()
 	command(t, "ip", "-n", o.name, "addr", "add", addr+"/32", "dev", "lo")
-	command(t, "ip", "route", "add", addr+"/32", "via", o.self.String())
+	// The metric lets another run of this test have the same route.
+	command(t, "ip", "route", "add", addr+"/32", "via", o.self.String(), "metric", fmt.Sprint(1000+os.Getpid()))
 	// The route goes with the interface.
 }
 
 // listen accepts connections on a port at all addresses of the namespace and remembers where they came from.
 func (o *outside) listen(t *testing.T) (port int) {
 	t.Helper()
-	type result struct {
-		l   net.Listener
-		err error
-	}
-	done := make(chan result)
+	var l net.Listener
+	o.within(t, func() (err error) {
+		l, err = net.Listen("tcp4", "0.0.0.0:0")
+		return err
+	})
+	t.Cleanup(func() { l.Close() })
+	accept(l, func(c net.Conn) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.seen = append(o.seen, c.RemoteAddr().(*net.TCPAddr).IP.String())
+	})
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// within runs f on a thread in the namespace.
+func (o *outside) within(t *testing.T, f func() error) {
+	t.Helper()
+	done := make(chan error)
 	go func() {
 		runtime.LockOSThread()
 		own, err := netns.Get()
 		if err != nil {
-			done <- result{nil, err}
+			done <- err
 			return
 		}
 		defer own.Close()
 		there, err := netns.GetFromName(o.name)
 		if err != nil {
-			done <- result{nil, err}
+			done <- err
 			return
 		}
 		defer there.Close()
-		var l net.Listener
 		if err = netns.Set(there); err == nil {
-			l, err = net.Listen("tcp4", "0.0.0.0:0")
+			err = f()
 			if berr := netns.Set(own); berr != nil {
 				panic(berr) // a thread in another namespace must not be used again
 			}
 		}
 		runtime.UnlockOSThread()
-		done <- result{l, err}
+		done <- err
 	}()
-	r := <-done
-	if r.err != nil {
-		t.Fatal(r.err)
+	if err := <-done; err != nil {
+		t.Fatal(err)
 	}
-	t.Cleanup(func() { r.l.Close() })
-	accept(r.l, func(c net.Conn) {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		o.seen = append(o.seen, c.RemoteAddr().(*net.TCPAddr).IP.String())
-	})
-	return r.l.Addr().(*net.TCPAddr).Port
 }
 
 func (o *outside) remotes() []string {
@@ -150,9 +155,11 @@ func TestSandboxReachesOnlyTheOutside(t *testing.T) {
 	o := newOutside(t)
 	port := o.listen(t)
 	o.also(t, "169.254.169.254")
-	o.also(t, "198.19.77.7")
+	linkLocal, refusedNet := fmt.Sprintf("169.254.%d.7", os.Getpid()%250), fmt.Sprintf("198.19.%d.7", os.Getpid()%250)
+	o.also(t, linkLocal)
+	o.also(t, refusedNet)
 	e := testEngine(t, func(c *Config) {
-		c.Refused = []netip.Prefix{netip.MustParsePrefix("198.19.77.0/24")}
+		c.Refused = []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr(refusedNet), 24)}
 		c.DNS = []netip.Addr{netip.MustParseAddr("198.51.100.53")} // asked directly, whatever this host has
 	})
 
@@ -179,7 +186,7 @@ func TestSandboxReachesOnlyTheOutside(t *testing.T) {
 
 	// Everything below is reachable for the host itself, so what refuses is the table.
 	la, lb := boxLease(e, "a"), boxLease(e, "b")
-	for _, addr := range []string{"169.254.169.254", "198.19.77.7"} {
+	for _, addr := range []string{linkLocal, refusedNet} {
 		c, err := net.Dial("tcp", net.JoinHostPort(addr, fmt.Sprint(port)))
 		if err != nil {
 			t.Fatalf("the test's own %s can't be reached from the host: %v", addr, err)
@@ -191,7 +198,8 @@ func TestSandboxReachesOnlyTheOutside(t *testing.T) {
 
 	targets := map[string]string{
 		"the metadata address":         fmt.Sprintf("169.254.169.254:%d", port),
-		"a refused network":            fmt.Sprintf("198.19.77.7:%d", port),
+		"its whole network":            fmt.Sprintf("%s:%d", linkLocal, port),
+		"a refused network":            fmt.Sprintf("%s:%d", refusedNet, port),
 		"the gateway":                  fmt.Sprintf("%s:%d", la.gateway(), hostPort),
 		"an address of the host":       fmt.Sprintf("%s:%d", o.host, hostPort),
 		"the other Sandbox":            lb.guest().String() + ":7000",
@@ -221,7 +229,7 @@ func TestSandboxReachesOnlyTheOutside(t *testing.T) {
 
 	// A source that isn't its own: another Sandbox's, and a free one.
 	before := len(o.remotes())
-	for _, src := range []string{lb.guest().String(), "198.19.1.1"} {
+	for _, src := range []string{lb.guest().String(), "198.51.100.9"} {
 		sh(t, a, "ip addr add "+src+"/32 dev eth0")
 		if ok, _ := reach(t, a, "tcp-from", src, fmt.Sprintf("%s:%d", o.self, port)); ok {
 			t.Errorf("the Sandbox reached the outside as %s", src)

@@ -387,3 +387,62 @@ func BenchmarkBoot(b *testing.B) {
 		b.StartTimer()
 	}
 }
+
+// BenchmarkSnapshot is from the end of a bootstrap that wrote 37,000 files until a Sandbox can boot from it.
+func BenchmarkSnapshot(b *testing.B) {
+	e := testEngine(b)
+	s := testSpec(b, e, "build")
+	s.Disk.Size = 10 << 30
+	n := 0
+	for b.Loop() {
+		b.StopTimer()
+		sb := start(b, e, "build", s)
+		sh(b, sb, "try try files /opt/many 37000")
+		n++
+		b.StartTimer()
+		stop(b, e, "build")
+		if _, err := e.Snapshot(b.Context(), "build", fmt.Sprintf("v%d", n), nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func TestIDRangesOfLostDisksAreGivenOutAgain(t *testing.T) {
+	t.Parallel()
+	e := testEngine(t)
+	dir := filepath.Join(e.cfg.Dir, idsFolder)
+	there := t.TempDir()
+	for n := range idRanges {
+		owner := there
+		if n == 1234 {
+			owner = filepath.Join(there, "gone")
+		}
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(n)), []byte(owner), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if base, err := e.takeIDs(there); err != nil || base != idBase(1234) {
+		t.Errorf("the range of a lost disk was not found: %d, %v", base, err)
+	}
+	if _, err := e.takeIDs(there); err == nil || !strings.Contains(err.Error(), "all 2000 ranges") {
+		t.Errorf("with all ranges taken: %v", err)
+	}
+	if last := idBase(idRanges-1) + sandbox.IDRange; last > 0xffff_0000 {
+		t.Errorf("ranges end at %x, beyond what an id can be", last)
+	}
+}
+
+func TestForeignForwardDropIsFound(t *testing.T) {
+	t.Parallel()
+	o := newOutside(t)
+	nft := exec.Command("ip", "netns", "exec", o.name, "nft", "-f", "-")
+	nft.Stdin = strings.NewReader("table ip filter {\n chain FORWARD { type filter hook forward priority 0; policy drop; }\n chain INPUT { type filter hook input priority 0; policy drop; }\n}\ntable inet claude_hub_0000 {\n chain f { type filter hook forward priority 0; policy drop; }\n}\n")
+	if out, err := nft.CombinedOutput(); err != nil {
+		t.Fatalf("nft: %v: %s", err, out)
+	}
+	var got []string
+	o.within(t, func() error { got = foreignForwardDrops("claude_hub_0000"); return nil })
+	if len(got) != 1 || got[0] != "ip filter FORWARD" {
+		t.Errorf("found %q", got)
+	}
+}

@@ -131,6 +131,21 @@ func try(what string, args []string) error {
 		return sys(unix.SYS_QUOTACTL)
 	case "pivot_root":
 		return sys(unix.SYS_PIVOT_ROOT)
+	case "files": // folder, number
+		var n int
+		fmt.Sscan(args[1], &n)
+		for i := range n {
+			dir := fmt.Sprintf("%s/%d", args[0], i/100)
+			if i%100 == 0 {
+				if err := os.MkdirAll(dir, 0o755); err != nil {
+					return err
+				}
+			}
+			if err := os.WriteFile(fmt.Sprintf("%s/%d", dir, i), make([]byte, 3000), 0o644); err != nil {
+				return err
+			}
+		}
+		return nil
 	case "eat": // MiB
 		var n int
 		fmt.Sscan(args[0], &n)
