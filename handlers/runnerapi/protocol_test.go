@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -361,6 +362,53 @@ func TestHubThatWasAwayMissesNothing(t *testing.T) {
 			t.Fatalf("the Owner was told %q", got)
 		}
 	})
+}
+
+func TestErrorPagesOfAProxyAreNoRefusals(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, storetest.New(t), fleet.Options{})
+	id, token := h.register("r1")
+	var mu sync.Mutex
+	status := 0
+	set := func(s int) {
+		mu.Lock()
+		defer mu.Unlock()
+		status = s
+	}
+	r := startRunner(t, t.TempDir(), h.url(), token, func(o *hubclient.Options) {
+		o.HTTP = &http.Client{Transport: roundTrip(func(req *http.Request) (*http.Response, error) {
+			mu.Lock()
+			s := status
+			mu.Unlock()
+			if s == 0 {
+				return http.DefaultTransport.RoundTrip(req)
+			}
+			body := "<html>a page of the proxy's</html>"
+			return &http.Response{StatusCode: s, Header: http.Header{"Content-Type": {"text/html"}}, Body: io.NopCloser(strings.NewReader(body)), Request: req}, nil
+		})}
+	})
+	a := h.assign(id, "s1")
+	until(t, func() bool { return r.item(a.ID) != nil })
+	var want strings.Builder
+	var states []string
+	for _, s := range []int{301, 400, 401, 403, 404, 409, 413, 429, 500, 502, 503, 504} {
+		set(s)
+		line := fmt.Sprintf("said during %d\n", s)
+		r.log(a, line)
+		want.WriteString(line)
+		states = append(states, fmt.Sprint(s))
+		r.report(a, fmt.Sprint(s))
+		until(t, func() bool { return !r.Status().Connected })
+		if len(r.spool.Unsent()) != 1 {
+			t.Fatalf("a page with status %d was taken for the Hub's answer", s)
+		}
+		set(0)
+		r.flush()
+		until(t, func() bool { return r.Status().Connected })
+	}
+	if got, _ := h.logOf(a.ID); got != want.String() || !slices.Equal(h.told(), states) {
+		t.Fatalf("the Hub has %q and was told %q", got, h.told())
+	}
 }
 
 func TestFencedRunnerKeepsNothingToSendAndLearnsIt(t *testing.T) {

@@ -357,7 +357,7 @@ func (f *flaky) dice() int {
 	if f.off {
 		return 9
 	}
-	return f.rng.IntN(6)
+	return f.rng.IntN(7)
 }
 
 func (f *flaky) count() {
@@ -383,9 +383,23 @@ func (f *flaky) RoundTrip(req *http.Request) (*http.Response, error) {
 		_ = res.Body.Close()
 		f.count()
 		return nil, errCut
+	case 3: // the answer is cut short
+		res, err := f.next.RoundTrip(req)
+		if err != nil {
+			return nil, err
+		}
+		body, _ := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		f.count()
+		res.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body[:len(body)/2]), cutReader{}))
+		return res, nil
 	}
 	return f.next.RoundTrip(req)
 }
+
+type cutReader struct{}
+
+func (cutReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 // reverseProxy is Go's own, in front of target.
 func reverseProxy(t *testing.T, target string) string {

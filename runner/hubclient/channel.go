@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"connectrpc.com/connect"
-
 	"github.com/claude-hub/claude-hub/runner/redact"
 	"github.com/claude-hub/claude-hub/runner/wire"
 )
@@ -162,6 +160,7 @@ func (k *Channel) Run(ctx context.Context) error {
 func (k *Channel) begin(ctx context.Context) error {
 	return k.exchange(ctx, func() *wire.ExchangeRequest { return &wire.ExchangeRequest{} }, func(res *wire.ExchangeResponse) {
 		k.out[0].base, k.out[1].base, k.ready = res.GetOut1(), res.GetOut2(), true
+		k.changed()
 	})
 }
 
@@ -185,7 +184,7 @@ func (k *Channel) exchange(ctx context.Context, ask func() *wire.ExchangeRequest
 			took(res)
 			k.mu.Unlock()
 			return nil
-		case err == nil, final(err) != nil, connect.CodeOf(err) == connect.CodeUnauthenticated:
+		case err == nil, final(err) != nil, refusedToken(err):
 			k.end()
 			return ErrGone
 		}

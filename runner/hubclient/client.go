@@ -288,13 +288,15 @@ func (c *Client) wait(ctx context.Context, err error, pause *pause) {
 	if ctx.Err() != nil {
 		return
 	}
-	switch connect.CodeOf(err) {
-	case connect.CodeUnauthenticated:
+	if refusedToken(err) {
 		c.broken(ErrRevoked.Error(), "")
 		sleep(ctx, jitter(c.o.RefusedWait))
+		return
+	}
+	switch connect.CodeOf(err) {
 	case connect.CodeFailedPrecondition: // Hello again; the pause keeps a Hub that always asks from being hammered
 		sleep(ctx, pause.next())
-	case connect.CodeUnimplemented, connect.CodePermissionDenied, connect.CodeInvalidArgument, connect.CodeNotFound:
+	case connect.CodeUnimplemented, connect.CodePermissionDenied, connect.CodeUnauthenticated, connect.CodeInvalidArgument, connect.CodeNotFound:
 		c.broken(fmt.Sprintf("what answers at %s is not a Hub this Runner can talk to: %s", c.o.URL, words(err)), "")
 		sleep(ctx, jitter(c.o.RefusedWait))
 	default:
@@ -303,24 +305,27 @@ func (c *Client) wait(ctx context.Context, err error, pause *pause) {
 	}
 }
 
-// final is the error a refused call about one assignment ends with; nil: a repetition may mend it.
+// final is the error a refused call about one assignment ends with; nil: a repetition may mend it. Only a Hub says such
+// things: an error page of some proxy on the way is no refusal.
 func final(err error) error {
+	if !connect.IsWireError(err) {
+		return nil
+	}
 	switch connect.CodeOf(err) {
 	case connect.CodeAborted:
 		return ErrFenced
 	case connect.CodeOutOfRange:
 		return ErrStale
 	case connect.CodeNotFound:
-		// A Hub says this of an assignment, in its own protocol. A proxy's 404 page is no answer of a Hub's.
-		if connect.IsWireError(err) {
-			return ErrUnknown
-		}
+		return ErrUnknown
 	case connect.CodeInvalidArgument:
-		if connect.IsWireError(err) {
-			return err
-		}
+		return err
 	}
 	return nil
+}
+
+func refusedToken(err error) bool {
+	return connect.IsWireError(err) && connect.CodeOf(err) == connect.CodeUnauthenticated
 }
 
 // Fetch brings an assignment's payload. It waits out a Hub that is away until ctx ends; ErrFenced, ErrStale and

@@ -62,7 +62,6 @@ func (c *Client) Flush(ctx context.Context) error {
 // sendReports sends the newest report of each assignment. One that the Hub can't take now holds up no other.
 func (c *Client) sendReports(ctx context.Context) {
 	type resting struct {
-		seq   int64
 		until time.Time
 		pause *pause
 	}

@@ -451,7 +451,7 @@ func (st *Stream) Waiting() bool {
 func (st *Stream) Done() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return st.refused || st.finished && st.endAcked
+	return st.finished && (st.refused || st.endAcked)
 }
 
 // Tail answers the last lines of the stream from an offset on, at most 64 KiB of them. It was redacted when it was
