@@ -93,13 +93,15 @@ func host(addr string) string {
 
 // timed bounds how long a body may arrive and an answer may take. The read deadline is set only where a body comes: on a
 // stream it would end the request when it passes.
-func timed(next http.Handler) http.Handler {
+func timed(next http.Handler) http.Handler { return timedBy(bodyTime, answerTime, next) }
+
+func timedBy(body, answer time.Duration, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
 		if r.ContentLength != 0 {
-			_ = rc.SetReadDeadline(time.Now().Add(bodyTime))
+			_ = rc.SetReadDeadline(time.Now().Add(body))
 		}
-		_ = rc.SetWriteDeadline(time.Now().Add(answerTime))
+		_ = rc.SetWriteDeadline(time.Now().Add(answer))
 		next.ServeHTTP(w, r)
 	})
 }

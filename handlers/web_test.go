@@ -3,6 +3,7 @@ package handlers_test
 import (
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/claude-hub/claude-hub/app/apptest"
 	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/handlers"
 	"github.com/claude-hub/claude-hub/runner/wire"
 	"github.com/claude-hub/claude-hub/store"
 	"github.com/claude-hub/claude-hub/store/storetest"
@@ -343,5 +345,42 @@ func TestAssetsMayBeKeptForEver(t *testing.T) {
 	}
 	if p := b.get("/assets/nothing.js"); p.status != http.StatusNotFound {
 		t.Errorf("no such asset: %d", p.status)
+	}
+}
+
+func TestOverHTTPSCookiesAreBoundToTheHost(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, storetest.New(t), apptest.Options{})
+	d := s.deps()
+	d.PublicURL = "https://hub.example.com"
+	h, err := handlers.New(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(host, origin string) *httptest.ResponseRecorder {
+		req := httptest.NewRequest(http.MethodPost, "/sign-in", strings.NewReader("login=ana"))
+		req.Host = host
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		req.Header.Set("Origin", origin)
+		rw := httptest.NewRecorder()
+		h.ServeHTTP(rw, req)
+		return rw
+	}
+	rw := send("hub.example.com", "https://hub.example.com")
+	cookie := rw.Header().Get("Set-Cookie")
+	for _, want := range []string{"__Host-claude-hub=", "Secure", "HttpOnly", "SameSite=Lax", "Path=/"} {
+		if !strings.Contains(cookie, want) || strings.Contains(cookie, "Domain") {
+			t.Errorf("cookie %q lacks %s, or names a domain", cookie, want)
+		}
+	}
+	if rw.Code != http.StatusSeeOther || rw.Header().Get("Strict-Transport-Security") == "" {
+		t.Errorf("%d %v", rw.Code, rw.Header())
+	}
+	// A proxy that passes its own idea of Host on: the Hub's own origin is still its own, and no other is.
+	if rw := send("127.0.0.1:7780", "https://hub.example.com"); rw.Code != http.StatusSeeOther {
+		t.Errorf("behind a plain proxy: %d", rw.Code)
+	}
+	if rw := send("127.0.0.1:7780", "https://evil.example.com"); rw.Code != http.StatusForbidden {
+		t.Errorf("another site behind a plain proxy: %d", rw.Code)
 	}
 }

@@ -1,0 +1,223 @@
+package web
+
+import (
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/claude-hub/claude-hub/app/environment"
+	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/envspec"
+	"github.com/claude-hub/claude-hub/runner/wire"
+)
+
+// hostile is in every text that comes from outside.
+const hostile = `<script>alert("x")</script>&'`
+
+// everyPage is each template with each state its view model can have.
+func everyPage(now time.Time) map[string][]any {
+	base := Page{Title: "T", Login: "ana", DevLogin: true, Version: "1", RequestID: "0123456789abcdef", Section: "repos"}
+	inRepo := func(tab string) Page {
+		p := base
+		p.Repo = &RepoNav{ID: "42", Name: "acme/" + hostile, Tab: tab}
+		return p
+	}
+	moving := inRepo("overview")
+	moving.Refresh, moving.Notice, moving.Alert = 5, hostile, hostile
+	spec := envspec.Spec{Image: hostile, Bootstrap: "\n" + hostile, Start: hostile, CPU: 1.5, Memory: 4 << 30}
+	specs := []envspec.Spec{spec, {Image: "debian:12"}}
+	draft := &environment.Draft{ID: "d", Revision: 3, Spec: spec, UpdatedAt: now.Add(-time.Minute), UpdatedBy: hostile}
+	version := environment.Version{ID: "v", Number: 2, Spec: spec, ImageDigest: "sha256:1", TestBuild: "01234567890", Message: hostile, Source: "web", AppliedAt: now.Add(-50 * time.Hour), AppliedBy: hostile}
+	wrong := Form{Values: map[string]string{"image": hostile, "bootstrap": hostile, "runner": hostile, "confirm": hostile, "message": hostile, "branch": hostile, "login": hostile},
+		Errors:  []FieldError{{"image", hostile}, {"runner", hostile}, {"confirm", hostile}, {"message", hostile}, {"branch", hostile}, {"login", hostile}, {"bootstrap", hostile}},
+		General: hostile}
+	changes := envspec.Explain(envspec.Spec{}, spec)
+	runners := []RunnerOption{{ID: "1", Name: hostile, Platform: "linux/amd64", Chosen: true}, {ID: "2", Name: "r2", Reason: hostile}}
+	starts := []TestStart{
+		{Repo: moving.Repo}, {Repo: moving.Repo, HasDraft: true}, {Repo: moving.Repo, HasDraft: true, Revision: 3, Runners: runners, AnyFit: true, Form: wrong},
+		{Repo: moving.Repo, HasDraft: true, Revision: 3, Runners: runners[1:]},
+	}
+	testRow := func(state string) TestRow {
+		return TestRow{ID: "0123456789abc", State: state, Runner: hostile, Revision: 3, By: hostile, At: now, Took: "1 s", Phase: "Image", Final: state != environment.Running}
+	}
+	sessionRow := func(state string) SessionRow {
+		return SessionRow{ID: "0123456789abc", State: state, Runner: hostile, WorkBranch: hostile, Unreachable: state == session.Running, Version: 1, Outdated: true, By: hostile, At: now}
+	}
+	code := 7
+	failures := []*Failure{
+		nil, failure(&wire.Failure{Phase: wire.PhaseBootstrap, Code: "exit", Message: hostile, ExitCode: &code, LastLines: hostile + "\x1b[31m\nlast\n"}),
+		failure(&wire.Failure{Code: "lost", Message: hostile}), failure(&wire.Failure{Phase: wire.PhaseStart, Code: "timeout", Message: hostile, Signal: "SIGKILL"}),
+		failure(&wire.Failure{Code: "cancelled", Message: hostile}),
+	}
+	steps := phases([]wire.Phase{
+		{Name: wire.PhaseImage, State: "done", Started: 1, Ended: 90_001, Note: hostile}, {Name: wire.PhaseBootstrap, State: "skipped"},
+		{Name: wire.PhaseSnapshot, State: "running", Started: now.UnixMilli() - 500}, {Name: wire.PhaseClone, State: "failed", Started: 1, Ended: 2, ExitCode: &code},
+		{Name: wire.PhaseBoot, State: "running", Started: now.UnixMilli() + 9000}, {Name: wire.PhaseStart}, {Name: "new-phase", State: "done"},
+	}, now)
+	tails := []Tail{
+		{Events: "/e", Raw: "/r"}, {Text: hostile + "\n", Rest: hostile, Next: 5, Size: 900 << 20, Earlier: 5, Dropped: 9, Ended: true, Events: "/e", Raw: "/r"},
+	}
+	pages := map[string][]any{
+		"error":    {errorPage{Page: base, Status: 404, Message: hostile}, errorPage{Page: Page{Title: "T"}, Status: 500, Message: "x"}},
+		"sign-in":  {signInPage{Page: Page{Title: "T", DevLogin: true}, Form: wrong, ReturnTo: "/"}, signInPage{Page: Page{Title: "T"}}, signInPage{Page: Page{Title: "T", DevLogin: true}, ReturnTo: "/"}},
+		"versions": {versionsPage{Page: inRepo("versions")}, versionsPage{Page: moving, Versions: []environment.Version{version}, Current: 2}},
+		"repos": {
+			reposPage{Page: base, NoRunner: true}, reposPage{Page: moving, Repos: []RepoRow{{ID: "1", Name: hostile}, {ID: "2", Name: "b", Version: 2, Draft: 3, Running: 1, Asleep: 1, Failed: 1}, {ID: "3", Name: "c", Testing: true}}},
+			reposPage{Page: base, AnyOnline: true},
+		},
+		"repo": {
+			repoPage{Page: inRepo("overview")}, repoPage{Page: moving, Draft: draft, Verdict: environment.Verdict{Reason: hostile}},
+			repoPage{Page: moving, Draft: draft, Verdict: environment.Verdict{OK: true, Reason: hostile}}, repoPage{Page: moving, Current: &version},
+			repoPage{Page: moving, Current: &version, Draft: draft, Row: RepoRow{Draft: 3}, Tests: []TestRow{testRow("running")}, Sessions: []SessionRow{sessionRow("running")}},
+		},
+		"tests": {}, "environment": {
+			environmentPage{Page: inRepo("environment"), Form: Form{Values: formOf(envspec.Default())}},
+			environmentPage{Page: moving, Form: wrong, Base: 3, Draft: draft, Current: &version, Changes: nil, Start: starts[1], Apply: wrong},
+			environmentPage{Page: moving, Form: wrong, Base: 4, Draft: draft, Theirs: []TheirField{{"Image", hostile, false}, {"Start script", "", true}}, Start: starts[2]},
+		},
+		"delete": {
+			deletePage{Page: inRepo("sessions"), Session: session.Session{ID: "s"}, Runner: hostile, Counting: true},
+			deletePage{Page: moving, Session: session.Session{ID: "s"}, Runner: hostile, Form: wrong, Unsaved: hostile, Loses: true},
+		},
+		"runners": {
+			runnersPage{Page: base}, runnersPage{Page: base, Command: hostile, Expires: now},
+			runnersPage{Page: moving, Runners: []RunnerRow{
+				{Runner: fleet.Runner{ID: "1", Name: hostile, Registered: now}, Never: true},
+				{Runner: fleet.Runner{ID: "2", Name: "b", Online: true, Version: hostile, Platform: "linux/amd64", Engine: "oci", Limits: fleet.Limits{CPU: 4, Memory: 8 << 30}, Missing: []string{hostile}, Update: hostile}, Since: now, TestBuilds: 1},
+				{Runner: fleet.Runner{ID: "3", Name: "c"}, Since: now.Add(-time.Hour)},
+			}},
+		},
+		"sessions": {
+			sessionsPage{Page: inRepo("sessions")}, sessionsPage{Page: inRepo("sessions"), Current: &version},
+			sessionsPage{Page: moving, Current: &version, Form: wrong, Runners: runners, AnyFit: true}, sessionsPage{Page: moving, Current: &version, Runners: runners[1:]},
+		},
+	}
+	for _, start := range starts {
+		p := testsPage{Page: moving, Start: start}
+		pages["tests"] = append(pages["tests"], p)
+		for _, state := range []string{environment.Queued, environment.Running, environment.Passed, environment.Failed, environment.Cancelled, environment.Lost} {
+			p.Tests = append(p.Tests, testRow(state))
+		}
+		pages["tests"] = append(pages["tests"], p)
+	}
+	for _, draftOf := range specs {
+		p := environmentPage{Page: moving, Draft: draft, Current: &version, Changes: changes, Warnings: []string{hostile}, Start: starts[3], Verdict: environment.Verdict{OK: true, Reason: hostile}}
+		p.Form.Values = formOf(draftOf)
+		row := testRow(environment.Running)
+		p.Newest = &row
+		pages["environment"] = append(pages["environment"], p)
+	}
+	for i, state := range []string{environment.Queued, environment.Running, environment.Passed, environment.Failed, environment.Cancelled, environment.Lost} {
+		test := environment.TestBuild{ID: "0123456789abc", Revision: 3, Spec: specs[i%2], State: state, CreatedAt: now, CreatedBy: hostile}
+		if i > 1 {
+			test.FinishedAt, test.ImageDigest = now, "sha256:1"
+			test.Detail.Commit, test.Detail.Notes = "abc", []string{hostile}
+		}
+		for j, f := range failures {
+			p := testPage{Page: moving, Test: test, Runner: hostile, Took: "1 s", Phases: steps, Failure: f, Log: tails[j%2], Current: j%2 == 0, Applied: j % 3, Cancelling: j == 1, Waiting: hostile}
+			if j%2 == 0 {
+				p.Progress = &wire.Progress{Text: hostile, Done: int64(j), Total: int64(2 * j)}
+			}
+			pages["test"] = append(pages["test"], p)
+		}
+	}
+	rows := []SessionRow{}
+	for i, state := range []string{session.Starting, session.Running, session.Stopping, session.Asleep, session.Waking, session.Failed, session.Deleting} {
+		rows = append(rows, sessionRow(state))
+		sn := session.Session{ID: "0123456789abc", State: state, Unreachable: i%2 == 0, Version: 1, Branch: hostile, WorkBranch: hostile, DiskSize: 20 << 30, CreatedAt: now, CreatedBy: hostile}
+		sn.Detail.Notes = []string{hostile}
+		for j, f := range failures {
+			p := sessionPage{Page: moving, Session: sn, Meaning: meaning(sn, hostile), Runner: hostile, Next: j, Phases: steps, Failure: f, StartFailed: failures[len(failures)-1-j], Woke: "71 ms", Log: tails[j%2], Shell: hostile}
+			if p.Meaning == "" {
+				panic("no words for the state " + state)
+			}
+			pages["session"] = append(pages["session"], p)
+		}
+	}
+	pages["sessions"] = append(pages["sessions"], sessionsPage{Page: moving, Current: &version, Runners: runners, AnyFit: true, Sessions: rows})
+	for _, before := range []int{0, 1} {
+		pages["version"] = append(pages["version"], versionPage{Page: moving, Version: version, Current: true, Before: before, Changes: changes, Runner: hostile, YAML: hostile},
+			versionPage{Page: inRepo("versions"), Version: environment.Version{Number: 1, Spec: specs[1], AppliedAt: now}, Before: before})
+	}
+	return pages
+}
+
+func TestEveryPageRendersInEveryState(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+	w, err := New(Deps{Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := everyPage(now)
+	id := regexp.MustCompile(` id="([^"]*)"`)
+	described := regexp.MustCompile(`aria-(?:describedby|labelledby)="([^"]*)"`)
+	label := regexp.MustCompile(` for="([^"]*)"`)
+	for name := range w.pages {
+		if len(all[name]) == 0 {
+			t.Errorf("the test has no state of the page %s", name)
+		}
+		for i, view := range all[name] {
+			rw := httptest.NewRecorder()
+			if err := w.render(rw, httptest.NewRequest("GET", "/", nil), 200, name, view); err != nil {
+				t.Errorf("%s, state %d: %v", name, i, err)
+				continue
+			}
+			html := rw.Body.String()
+			if strings.Contains(html, "<script>alert") || strings.Contains(html, "ZgotmplZ") || strings.Contains(html, "<no value>") {
+				t.Errorf("%s, state %d: text from outside became markup, or is missing:\n%s", name, i, html)
+			}
+			if strings.Count(html, "<h1") != 1 || !strings.Contains(html, `<main id="main"`) || !strings.Contains(html, "<title>T · claude-hub</title>") {
+				t.Errorf("%s, state %d: a page has one heading, a main part and a title", name, i)
+			}
+			ids := map[string]int{}
+			for _, m := range id.FindAllStringSubmatch(html, -1) {
+				if ids[m[1]]++; ids[m[1]] > 1 {
+					t.Errorf("%s, state %d: the id %s is there twice", name, i, m[1])
+				}
+			}
+			for _, m := range append(described.FindAllStringSubmatch(html, -1), label.FindAllStringSubmatch(html, -1)...) {
+				for _, to := range strings.Fields(m[1]) {
+					if ids[to] == 0 {
+						t.Errorf("%s, state %d: %s points to nothing", name, i, m[0])
+					}
+				}
+			}
+			if v, ok := view.(signInPage); (!ok || v.DevLogin) && strings.Contains(html, "Dev login is on") != strings.Contains(html, `class="dev-login"`) {
+				t.Errorf("%s, state %d: dev login is not told", name, i)
+			}
+		}
+	}
+}
+
+func TestOnlyALocalPathIsComeBackTo(t *testing.T) {
+	t.Parallel()
+	for to, want := range map[string]string{"/repos/1?x=2": "/repos/1?x=2", "//x": "/", "/\\x": "/", "http://x/": "/", "x": "/", "": "/", "/sign-in": "/", "/a\nb": "/"} {
+		if got := local(to); got != want {
+			t.Errorf("local(%q) = %q, want %q", to, got, want)
+		}
+	}
+}
+
+func TestTimesAndSizesAreForPeople(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{-1: "", 70 * time.Millisecond: "70 ms", 2500 * time.Millisecond: "2.5 s", 59 * time.Second: "59 s", 133 * time.Second: "2 min 13 s", 90 * time.Minute: "1 h 30 min"} {
+		if got := took(d); got != want {
+			t.Errorf("took(%s) = %q, want %q", d, got, want)
+		}
+	}
+	for n, want := range map[int64]string{0: "0 bytes", 1023: "1023 bytes", 1536: "1.5 KiB", 20 << 30: "20 GiB"} {
+		if got := size(n); got != want {
+			t.Errorf("size(%d) = %q, want %q", n, got, want)
+		}
+	}
+	now := time.Now()
+	for d, want := range map[time.Duration]string{time.Second: "just now", -time.Hour: "just now", 40 * time.Second: "40 s ago", 5 * time.Minute: "5 min ago", 3 * time.Hour: "3 h ago", 72 * time.Hour: "3 days ago"} {
+		if got := ago(now, now.Add(-d)); got != want {
+			t.Errorf("ago(%s) = %q, want %q", d, got, want)
+		}
+	}
+}
