@@ -109,7 +109,7 @@ func makeUpper(m sandbox.Mounted, b sandbox.Base, top string) (string, error) {
 	if exists(info) {
 		return upper, nil
 	}
-	if err := os.RemoveAll(dir); err != nil {
+	if err := removeTree(dir); err != nil {
 		return "", err
 	}
 	for _, d := range []string{dir, upper, filepath.Join(dir, "work")} {

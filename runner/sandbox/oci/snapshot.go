@@ -156,11 +156,11 @@ func (e *Engine) seal(ctx context.Context, s sandbox.Spec, name string, meta jso
 		if d.Name() == rootName || d.Name() == "lost+found" {
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(m.Folder, d.Name())); err != nil {
+		if err := removeTree(filepath.Join(m.Folder, d.Name())); err != nil {
 			return rec, err
 		}
 	}
-	if err := os.RemoveAll(filepath.Join(m.Folder, rootName, "work")); err != nil {
+	if err := removeTree(filepath.Join(m.Folder, rootName, "work")); err != nil {
 		return rec, err
 	}
 	if err := e.unmountDisk(s.Disk.Path); err != nil {

@@ -407,6 +407,40 @@ func BenchmarkSnapshot(b *testing.B) {
 	}
 }
 
+func TestFoldersNestedWithoutEndAreDeleted(t *testing.T) {
+	t.Parallel()
+	e := testEngine(t)
+	s := testSpec(t, e, "a")
+	s.Disk.Size = 2 << 30
+	sb := start(t, e, "a", s)
+	const depth = "25000" // more than the files this process may have open
+	sh(t, sb, "mkdir /opt && try try deep /tmp "+depth+" && try try deep /opt "+depth)
+	stop(t, e, "a")
+	if got := sh(t, start(t, e, "a", s), "ls /tmp"); got != "" {
+		t.Errorf("/tmp has %q", got)
+	}
+	stop(t, e, "a")
+	if err := e.Remove(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Unmount(t.Context(), s.Disk); err != nil {
+		t.Fatal(err)
+	}
+	m, err := e.Mount(t.Context(), s.Disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(m.Folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range entries {
+		if d.Name() == rootName || strings.HasPrefix(d.Name(), trashMark) {
+			t.Errorf("%s is still on the disk", d.Name())
+		}
+	}
+}
+
 func TestIDRangesOfLostDisksAreGivenOutAgain(t *testing.T) {
 	t.Parallel()
 	e := testEngine(t)

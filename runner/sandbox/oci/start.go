@@ -337,7 +337,7 @@ func (e *Engine) removeRoot(ctx context.Context, d sandbox.Disk) error {
 	if err != nil {
 		return err
 	}
-	if err := os.RemoveAll(filepath.Join(m.Folder, rootName)); err != nil {
+	if err := removeTree(filepath.Join(m.Folder, rootName)); err != nil {
 		return err
 	}
 	if mounted {

@@ -146,6 +146,21 @@ func try(what string, args []string) error {
 			}
 		}
 		return nil
+	case "deep": // folder, depth
+		var n int
+		fmt.Sscan(args[1], &n)
+		if err := os.Chdir(args[0]); err != nil {
+			return err
+		}
+		for range n {
+			if err := unix.Mkdir("d", 0o755); err != nil {
+				return err
+			}
+			if err := unix.Chdir("d"); err != nil {
+				return err
+			}
+		}
+		return nil
 	case "eat": // MiB
 		var n int
 		fmt.Sscan(args[0], &n)
