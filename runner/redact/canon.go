@@ -3,6 +3,7 @@ package redact
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 )
 
 const esc = 0x1b
@@ -124,36 +125,49 @@ func (v *view) plain(p []byte, off int32) {
 	v.n += n
 }
 
-// stripped appends the text of p that is outside escape sequences.
-func (v *view) stripped(p []byte) {
+// stripped appends the text of p that is outside escape sequences. The plain view has read p already and has its text
+// from index k on.
+func (v *view) stripped(p []byte, plain *view, k int) {
 	for i := 0; i < len(p); {
-		if v.state == ground {
-			j := bytes.IndexByte(p[i:], esc)
-			if j < 0 {
-				j = len(p) - i
+		if v.state != ground {
+			to, drawn := v.state.next(p[i])
+			v.state = to
+			if !drawn {
+				v.pending++
+				k += int(text[p[i]])
+				i++
 			}
-			if j > 0 {
-				n := v.n
-				v.plain(p[i:i+j], int32(i))
-				if v.pending > 0 && v.n > n {
-					v.gaps = append(v.gaps, gap{n, v.pending})
-					v.pending = 0
-				}
-				i += j
-				continue
-			}
+			continue
+		}
+		j := bytes.IndexByte(p[i:], esc)
+		if j == 0 {
 			v.state, v.pending = escape, v.pending+1
 			i++
 			continue
 		}
-		to, drawn := v.state.next(p[i])
-		v.state = to
-		if !drawn {
-			v.pending++
-			i++
+		if j < 0 {
+			j = len(p) - i
 		}
+		n := v.n
+		if j < worthCopying {
+			v.plain(p[i:i+j], int32(i))
+		} else {
+			more, _ := slices.BinarySearch(plain.place[k:min(k+j, plain.n)], int32(i+j))
+			copy(v.b[n:], plain.b[k:k+more])
+			copy(v.place[n:], plain.place[k:k+more])
+			v.n += more
+		}
+		k += v.n - n
+		if v.pending > 0 && v.n > n {
+			v.gaps = append(v.gaps, gap{n, v.pending})
+			v.pending = 0
+		}
+		i += j
 	}
 }
+
+// worthCopying is the length from which the plain view's text is copied, rather than read again.
+const worthCopying = 48
 
 // escaped is the number of bytes of escape sequences right before the text byte k.
 func (v *view) escaped(k int) int32 {

@@ -162,7 +162,7 @@ func (s *Set) put(n needle) {
 		s.begins[b] |= may
 		s.markEdge(b)
 	}
-	if len(s.begins)*32 > len(s.edges)*64 {
+	if len(s.begins)*12 > len(s.edges)*64 {
 		s.edges = make([]uint64, 2*len(s.edges))
 		for b := range s.begins {
 			s.markEdge(b)

@@ -208,7 +208,7 @@ func (w *Writer) take(p []byte) {
 	w.plain.plain(p, 0)
 	if w.split {
 		before := w.stripped.n
-		w.stripped.stripped(p)
+		w.stripped.stripped(p, &w.plain, old)
 		w.look(&w.plain, &w.stripped, base, old, before, 0)
 		w.plain.rest(w, base, len(p))
 		w.stripped.rest(w, base, len(p))
@@ -358,7 +358,7 @@ func (w *Writer) again() {
 		p.plain(rest[:n], 0)
 		if w.split {
 			beforeS := s.n
-			s.stripped(rest[:n])
+			s.stripped(rest[:n], &p, before)
 			w.look(&p, &s, base, before, beforeS, from)
 			s.rest(w, base, n)
 		} else {
