@@ -49,8 +49,8 @@ type needle struct {
 // never taken out again: one that was replaced is still in the processes that got it, so a Set lives as long as the
 // assignment it belongs to.
 //
-// A value takes memory for all its forms: about 10 times its length for letters and digits, up to about 60 times for
-// binary data.
+// A value takes memory for all its forms: about 20 times its length when it is letters and digits, 130 times when it is
+// mostly punctuation, and up to 500 times when it is not text. So who saves values bounds their number and size.
 type Set struct {
 	mu      sync.RWMutex
 	needles []needle
