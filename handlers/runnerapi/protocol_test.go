@@ -369,16 +369,22 @@ func TestErrorPagesOfAProxyAreNoRefusals(t *testing.T) {
 	h := newHub(t, storetest.New(t), fleet.Options{})
 	id, token := h.register("r1")
 	var mu sync.Mutex
-	status := 0
+	status, pages := 0, map[string]int{}
 	set := func(s int) {
 		mu.Lock()
 		defer mu.Unlock()
-		status = s
+		status, pages = s, map[string]int{}
+	}
+	answered := func(procedure string) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return pages[procedure] > 1
 	}
 	r := startRunner(t, t.TempDir(), h.url(), token, func(o *hubclient.Options) {
 		o.HTTP = &http.Client{Transport: roundTrip(func(req *http.Request) (*http.Response, error) {
 			mu.Lock()
 			s := status
+			pages[req.URL.Path]++
 			mu.Unlock()
 			if s == 0 {
 				return http.DefaultTransport.RoundTrip(req)
@@ -398,13 +404,14 @@ func TestErrorPagesOfAProxyAreNoRefusals(t *testing.T) {
 		want.WriteString(line)
 		states = append(states, fmt.Sprint(s))
 		r.report(a, fmt.Sprint(s))
-		until(t, func() bool { return !r.Status().Connected })
+		until(t, func() bool {
+			return answered(wireconnect.RunnerServiceReportProcedure) && answered(wireconnect.RunnerServiceAppendLogProcedure)
+		})
 		if len(r.spool.Unsent()) != 1 {
 			t.Fatalf("a page with status %d was taken for the Hub's answer", s)
 		}
 		set(0)
 		r.flush()
-		until(t, func() bool { return r.Status().Connected })
 	}
 	if got, _ := h.logOf(a.ID); got != want.String() || !slices.Equal(h.told(), states) {
 		t.Fatalf("the Hub has %q and was told %q", got, h.told())
