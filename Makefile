@@ -17,7 +17,7 @@ run: deps-run build ## install what the host lacks, build, and start a Hub and a
 	@exec $(BINARY) dev --data $(DATA)
 
 build: ## build the one static binary
-	@go build -trimpath -ldflags "-X github.com/claude-hub/claude-hub/cmd.version=$(VERSION)" -o $(BINARY) .
+	@go build -ldflags "-X github.com/claude-hub/claude-hub/cmd.version=$(VERSION)" -o $(BINARY) .
 
 test: deps-test lint build ## all tests, a short e2e and a short kill test included (about 20 minutes on two cores)
 	@go run $(GOTESTSUM) --format pkgname-and-test-fails -- -timeout 25m -p 2 ./...

@@ -52,7 +52,7 @@ When it stops, or is killed, Sandboxes and scripts in them live on; the next sta
 	}
 	flags.add(c)
 	c.Flags().StringVar(&hub, "hub", "", "URL of the Hub; default: the one it was registered at")
-	c.AddCommand(registerCommand())
+	c.AddCommand(registerCommand(), runnerTokenCommand(), runnerListCommand(), runnerPurgeCommand())
 	return c
 }
 

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/claude-hub/claude-hub/runner/image"
 )
 
 // Config is the `runner:` part of config.yml.
@@ -61,6 +63,11 @@ type ImagesConfig struct {
 	Mirrors map[string][]string `yaml:"mirrors"`
 	// PlainHTTP lists registries ("host:port") that may be asked without TLS.
 	PlainHTTP []string `yaml:"plain_http"`
+}
+
+// ImageOptions is how this host's image store pulls.
+func (c Config) ImageOptions() image.Options {
+	return image.Options{Mirrors: c.Images.Mirrors, PlainHTTP: c.Images.PlainHTTP}
 }
 
 // NetworkConfig is the Sandboxes' network.

@@ -104,14 +104,12 @@ func lockFolder(dir string) (*os.File, error) {
 }
 
 func (r *Runner) open(dir string) error {
-	engineConfig, err := r.engineConfig(dir)
+	engine, err := r.engineAt(filepath.Join(dir, "engine"))
 	if err != nil {
 		return err
 	}
-	if r.engine, err = oci.Open(engineConfig); err != nil {
-		return err
-	}
-	if r.images, err = image.Open(ImageFolder(r.data), image.Options{Mirrors: r.cfg.Images.Mirrors, PlainHTTP: r.cfg.Images.PlainHTTP}); err != nil {
+	r.engine = engine
+	if r.images, err = image.Open(ImageFolder(r.data), r.cfg.ImageOptions()); err != nil {
 		return err
 	}
 	if r.spool, err = spool.Open(filepath.Join(dir, "spool"), spool.Options{}); err != nil {
@@ -146,7 +144,7 @@ func (r *Runner) open(dir string) error {
 }
 
 func (r *Runner) engineConfig(dir string) (oci.Config, error) {
-	c := oci.Config{Dir: filepath.Join(dir, "engine"), RunDir: r.cfg.RunDir, Runtime: r.cfg.Runtime, Agent: r.cfg.Agent,
+	c := oci.Config{Dir: dir, RunDir: r.cfg.RunDir, Runtime: r.cfg.Runtime, Agent: r.cfg.Agent,
 		LowWater: int64(r.cfg.LowWater), Log: r.log}
 	var err error
 	if r.cfg.Net.Pool != "" {
@@ -280,11 +278,9 @@ func safeID(id string) bool {
 	return strings.Trim(id, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
-// forget drops a worker whose assignment is gone.
+// forget drops a worker whose assignment is gone. What the Hub has not acknowledged of its log and its reports stays in
+// the spool: hubclient sends it, and then tidies up.
 func (r *Runner) forget(w *worker) error {
-	if err := r.spool.Forget(w.id); err != nil {
-		return err
-	}
 	if err := os.Remove(r.recordPath(w.id)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}

@@ -128,7 +128,7 @@ func (w *worker) endTest(ctx context.Context, rec record, err error) error {
 		w.stream.Mark("cancelled")
 	default:
 		state = wire.StateFailed
-		f := build.Explain(w.failedPhase(), err)
+		f := w.explain(err)
 		failure = &f
 		w.stream.Mark("failed: %s", f.Message)
 		w.log.Info().Str("code", f.Code).Str("phase", f.Phase).Msg("a Test build failed")
@@ -144,6 +144,15 @@ func (w *worker) endTest(ctx context.Context, rec record, err error) error {
 		w.r.pruneSoon()
 	}
 	return nil
+}
+
+// explain puts an error in words, with the last lines of what was running.
+func (w *worker) explain(err error) wire.Failure {
+	f := build.Explain(w.failedPhase(), err)
+	if f.LastLines == "" && f.Phase != wire.PhaseImage {
+		f.LastLines = w.stream.Tail()
+	}
+	return f
 }
 
 // failedPhase is the phase that was running, now marked as failed, or the one that failed already.
@@ -290,6 +299,7 @@ func (w *worker) awake(ctx context.Context, rec record) error {
 			return ignoreStale(err)
 		}
 		w.setFailure(nil)
+		m.Count(ctx) // what a new wish for what runs already asks for: somebody wants to know before deleting it
 		return w.acting(rec.Generation, wire.StateRunning)
 	}
 	if rec.State == wire.StateFailed && rec.Did == rec.Generation {
@@ -326,7 +336,7 @@ func (w *worker) awake(ctx context.Context, rec record) error {
 		w.wake()
 		return nil
 	}
-	f := build.Explain(w.failedPhase(), err)
+	f := w.explain(err)
 	w.stream.Mark("failed: %s", f.Message)
 	w.setFailure(&f)
 	return w.report(wire.StateFailed)

@@ -229,6 +229,9 @@ func (sn Session) UnsavedSentence() string {
 	if u == nil {
 		return "What it holds that was never pushed is unknown."
 	}
+	if u.Unknown != "" {
+		return fmt.Sprintf("What it holds that was never pushed is unknown: %s.", u.Unknown)
+	}
 	at := time.UnixMilli(u.At).UTC().Format("2006-01-02 15:04 UTC")
 	if u.Files == 0 && u.Commits == 0 {
 		return fmt.Sprintf("Nothing in it was uncommitted or unpushed at %s.", at)

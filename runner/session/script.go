@@ -64,22 +64,35 @@ func (m *Machine) start(p wire.Session, base build.Base) {
 // countLimit bounds git's count of what is unsaved, so that a huge Workspace doesn't keep a Session awake.
 const countLimit = 10 * time.Second
 
-// count asks git in the Sandbox, as the Workspace's user, what exists in the Workspace only. What git can't say within
+// Count asks git in the Sandbox, as the Workspace's user, what exists in the Workspace only. What git can't say within
 // the limit is unknown, never zero.
-func (m *Machine) count(ctx context.Context) {
+func (m *Machine) Count(ctx context.Context) {
 	c := m.client()
 	if c == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, countLimit)
 	defer cancel()
-	var unsaved *wire.Unsaved
-	files, ferr := m.files(ctx, c)
-	commits, cerr := m.commits(ctx, c)
-	if errors.Join(ferr, cerr) == nil {
-		unsaved = &wire.Unsaved{Files: files, Commits: commits, At: time.Now().UnixMilli()}
+	unsaved := &wire.Unsaved{}
+	var err error
+	if unsaved.Files, err = m.files(ctx, c); err == nil {
+		unsaved.Commits, err = m.commits(ctx, c)
 	}
-	m.edit(func(st *State) { st.Unsaved = unsaved }) //nolint:errcheck // the sleep that follows saves again
+	if err != nil {
+		unsaved = &wire.Unsaved{Unknown: m.log().Text(uncounted(ctx, err))}
+	}
+	unsaved.At = time.Now().UnixMilli()
+	m.edit(func(st *State) { st.Unsaved = unsaved }) //nolint:errcheck // a count that is not kept is made again
+}
+
+func uncounted(ctx context.Context, err error) string {
+	switch {
+	case errors.Is(err, agent.ErrNotFound):
+		return "there is no git in the image"
+	case ctx.Err() != nil:
+		return fmt.Sprintf("git did not answer within %s", countLimit)
+	}
+	return err.Error()
 }
 
 func (m *Machine) git(ctx context.Context, c *agent.Client, id string, w *limited, args ...string) error {

@@ -388,7 +388,7 @@ func (m *Machine) Sleep(ctx context.Context, least time.Duration) error {
 	if !m.act.close(least) {
 		return ErrBusy
 	}
-	m.count(ctx)
+	m.Count(ctx)
 	return m.halt(ctx, stopGrace)
 }
 

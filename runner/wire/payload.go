@@ -136,6 +136,8 @@ type Unsaved struct {
 	Files   int   `json:"files"`   // uncommitted
 	Commits int   `json:"commits"` // on no remote branch
 	At      int64 `json:"at"`      // Unix ms
+	// Unknown is why git could not count at that time; Files and Commits say nothing then.
+	Unknown string `json:"unknown,omitempty"`
 }
 
 // ChannelSpec is what a person asked to run in a Session.

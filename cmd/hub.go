@@ -1,0 +1,107 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/claude-hub/claude-hub/app/access"
+	"github.com/claude-hub/claude-hub/app/environment"
+	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/handlers"
+	"github.com/claude-hub/claude-hub/store"
+)
+
+// hub is a running Hub.
+type hub struct {
+	url      string
+	db       *store.DB
+	gate     *access.Gate
+	fleet    *fleet.Fleet
+	env      *environment.Service
+	sessions *session.Service
+	listener net.Listener
+	server   *http.Server
+	stopping chan struct{} // closed when streams and long polls should end
+	log      zerolog.Logger
+}
+
+// openHub opens everything a Hub needs and listens; it answers once run is called. It reads from top to bottom what
+// the Hub consists of.
+func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, error) {
+	if err := os.MkdirAll(cfg.Data, 0o755); err != nil {
+		return nil, fmt.Errorf("make the data folder: %w", err)
+	}
+	database := cfg.Hub.Database
+	if database == "" {
+		database = filepath.Join(cfg.Data, "hub.db")
+	}
+	db, err := store.Open(ctx, database)
+	if err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	h := &hub{db: db, log: log, stopping: make(chan struct{})}
+
+	repos := make([]access.Repo, 0, len(cfg.Dev.Repos))
+	for _, r := range cfg.Dev.Repos {
+		repos = append(repos, access.Repo{ID: r.ID, Name: r.Name, CloneURL: r.URL})
+	}
+	if h.gate, err = access.Open(ctx, db, access.Options{DevLogin: cfg.Dev.Login, DevRepos: repos}); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	h.fleet = fleet.New(db, fleet.Options{LogLimit: int64(cfg.Hub.LogLimit), Version: version, Log: log})
+	h.env = environment.New(db, h.fleet, environment.Options{TestDeadline: cfg.Hub.TestDeadline})
+	h.sessions = session.New(db, h.env, h.fleet, session.Options{IdleAfter: cfg.Hub.IdleAfter, DiskSize: int64(cfg.Hub.SessionDisk)})
+
+	if h.listener, err = net.Listen("tcp", cfg.Hub.Listen); err != nil {
+		return nil, errors.Join(fmt.Errorf("listen on %s (key hub.listen): %w", cfg.Hub.Listen, err), db.Close())
+	}
+	h.url = cfg.Hub.URL
+	if h.url == "" {
+		h.url = "http://" + h.listener.Addr().String()
+	}
+	routes, err := handlers.New(handlers.Deps{
+		DB: db, Gate: h.gate, Fleet: h.fleet, Environments: h.env, Sessions: h.sessions, PublicURL: h.url, Version: version, Stopping: h.stopping, Log: log,
+	})
+	if err != nil {
+		return nil, errors.Join(err, h.listener.Close(), db.Close())
+	}
+	h.server = &http.Server{
+		Handler:           routes,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+	}
+	return h, nil
+}
+
+// run serves until ctx ends, then lets what is under way finish and closes everything.
+func (h *hub) run(ctx context.Context) error {
+	if err := h.fleet.Start(ctx); err != nil {
+		return fmt.Errorf("start the fleet: %w", err)
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- h.server.Serve(h.listener) }()
+	h.log.Info().Str("url", h.url).Msg("the Hub serves")
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	close(h.stopping)
+	h.fleet.Stop() // first: it answers the long polls that Shutdown would wait for
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	if e := h.server.Shutdown(grace); e != nil {
+		err = errors.Join(err, h.server.Close())
+	}
+	return errors.Join(err, h.db.Close())
+}

@@ -1,0 +1,108 @@
+// Package cmd is the command line: one file per command, nothing but flags and wiring.
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/claude-hub/claude-hub/runner/agent"
+)
+
+// Exit codes, the same for every command (README). session exec and shell return the remote code instead, and
+// exitOwnFault when claude-hub itself failed.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitUnreachable = 3
+	exitNotAllowed  = 4
+	exitOwnFault    = 125
+)
+
+// usageError is input that the command line can't take.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// exitError ends the process with a code and says nothing more.
+type exitError struct{ code int }
+
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
+
+// Main runs a command line and returns its exit code.
+func Main(args []string) int {
+	if len(args) > 0 && args[0] == "agent" { // PID 1 of a Sandbox: nothing else is set up before it
+		return agent.Main(args[1:])
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	root := rootCommand()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	var exit exitError
+	if errors.As(err, &exit) {
+		return exit.code
+	}
+	fmt.Fprintf(os.Stderr, "claude-hub: %s\n", strings.TrimSpace(err.Error()))
+	return exitCode(err)
+}
+
+func rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "claude-hub",
+		Short: "Environments and Sessions for the Repos of a team, on machines of their own",
+		Long: `claude-hub gives every Repo one Environment, the recipe its Sandboxes are built from, and runs Sessions in
+those Sandboxes. The Hub decides and keeps; Runners build and run.
+
+Exit codes: 0 ok, 1 failed, 2 usage, 3 the Hub can't be reached, 4 not allowed. session exec and session shell
+return the code of what ran (128 + signal), and 125 when claude-hub itself failed.`,
+		SilenceUsage: true, SilenceErrors: true,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usage(c, err) })
+	root.AddCommand(devCommand(), serveCommand(), runnerCommand(), envCommand(), sessionCommand(), imageCommand(), doctorCommand(), versionCommand(), tokenCommand())
+	wrapArgs(root)
+	return root
+}
+
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("unknown command %q", args[0])
+	}
+	return nil
+}
+
+// wrapArgs makes every complaint about arguments a usage error: cobra itself exits with 1 for them.
+func wrapArgs(c *cobra.Command) {
+	check := c.Args
+	if check == nil {
+		check = cobra.ArbitraryArgs
+		if c.HasSubCommands() {
+			check = noArgs
+		}
+	}
+	c.Args = func(c *cobra.Command, args []string) error {
+		if err := check(c, args); err != nil {
+			return usage(c, err)
+		}
+		return nil
+	}
+	for _, sub := range c.Commands() {
+		wrapArgs(sub)
+	}
+}
+
+func usage(c *cobra.Command, err error) error {
+	return usageError{fmt.Errorf("%w\nSee: %s --help", err, c.CommandPath())}
+}

@@ -1,0 +1,309 @@
+// Package world is everything a story needs, for real: the binary as separate processes, a registry, a bare git remote, and a
+// database. Nothing in it is faked.
+package world
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/claude-hub/claude-hub/runner/image/imagetest"
+)
+
+// World is one Hub, one Runner and what they need.
+type World struct {
+	Dir      string // everything is below it
+	Binary   string
+	Registry string // host:port
+	Remote   string // path of the bare repository
+	Repo     string // owner/name
+	URL      string // of the Hub
+	Token    string // of a person, for CLI and API
+	Hub      *Process
+	Runner   *Process
+
+	t       testing.TB
+	config  string
+	runDir  string
+	Options Options
+}
+
+// Options of a World.
+type Options struct {
+	Database string            // URL or path; empty: SQLite in Dir
+	Hub      map[string]string // further keys of the section hub, as YAML
+	Runner   map[string]string // of the section runner
+}
+
+func lockThread() { runtime.LockOSThread() }
+
+var (
+	buildOnce sync.Once
+	built     string
+	buildErr  error
+)
+
+// Binary builds claude-hub once for all Worlds of this process. CLAUDE_HUB_BINARY names one that is there.
+func Binary(t testing.TB) string {
+	t.Helper()
+	buildOnce.Do(func() {
+		if built = os.Getenv("CLAUDE_HUB_BINARY"); built != "" {
+			return
+		}
+		var dir string
+		if dir, buildErr = os.MkdirTemp("", "claude-hub-binary-"); buildErr != nil {
+			return
+		}
+		built = filepath.Join(dir, "claude-hub")
+		cmd := exec.Command("go", "build", "-o", built, "github.com/claude-hub/claude-hub")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			buildErr = fmt.Errorf("build claude-hub: %w\n%s", err, out)
+		}
+	})
+	if buildErr != nil {
+		t.Fatal(buildErr)
+	}
+	return built
+}
+
+// New makes a World whose Hub and Runner run, and whose Repo has one commit.
+func New(t testing.TB, o Options) *World {
+	t.Helper()
+	w := &World{t: t, Options: o, Binary: Binary(t), Registry: imagetest.Registry(t), Repo: "acme/rocket"}
+	// Folders of Sandboxes must be reachable by their ids, and short: not t.TempDir.
+	var err error
+	if w.Dir, err = os.MkdirTemp("", "chw-"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(w.Dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if w.runDir, err = os.MkdirTemp("/run", "chw-"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.close)
+	w.Remote = filepath.Join(w.Dir, "rocket.git")
+	w.makeRemote()
+	w.URL = "http://" + freeAddress(t)
+	w.writeConfig()
+	w.StartHub()
+	w.Token = strings.TrimSpace(w.OK("token", "--login", "ana", "--name", "e2e"))
+	w.register()
+	w.StartRunner()
+	return w
+}
+
+func (w *World) close() {
+	if w.t.Failed() {
+		for _, p := range []*Process{w.Hub, w.Runner} {
+			if p != nil {
+				w.t.Logf("end of the %s's log:\n%s", p.name, tail(p.Log(), 12<<10))
+			}
+		}
+	}
+	for _, p := range []*Process{w.Runner, w.Hub} {
+		if p != nil && p.Running() {
+			p.Kill()
+		}
+	}
+	if out, err := exec.Command(w.Binary, "runner", "purge", "--config", w.config, "--yes").CombinedOutput(); err != nil {
+		w.t.Errorf("remove what the Runner left on this host: %v\n%s", err, out)
+		return
+	}
+	if err := os.RemoveAll(w.Dir); err != nil {
+		w.t.Error(err)
+	}
+	_ = os.RemoveAll(w.runDir)
+}
+
+func tail(s string, n int) string { return s[max(0, len(s)-n):] }
+
+// freeAddress is one that nothing listens on now: a Hub that is started again must come back under it.
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func (w *World) writeConfig() {
+	w.t.Helper()
+	var b strings.Builder
+	section := func(name string, keys map[string]string) {
+		fmt.Fprintf(&b, "%s:\n", name)
+		for k, v := range keys {
+			fmt.Fprintf(&b, "  %s: %s\n", k, v)
+		}
+	}
+	fmt.Fprintf(&b, "data: %s\nlog: debug\n", filepath.Join(w.Dir, "data"))
+	hub := map[string]string{"listen": strings.TrimPrefix(w.URL, "http://"), "database": fmt.Sprintf("%q", w.Options.Database)}
+	run := map[string]string{
+		"images": fmt.Sprintf("{plain_http: [%q]}", w.Registry), "run_dir": w.runDir, "local_repos": "true",
+		"network": fmt.Sprintf("{pool: %s}", pool()),
+	}
+	for k, v := range w.Options.Hub {
+		hub[k] = v
+	}
+	for k, v := range w.Options.Runner {
+		run[k] = v
+	}
+	section("hub", hub)
+	section("runner", run)
+	fmt.Fprintf(&b, "dev:\n  login: true\n  repos:\n    - {id: 7, name: %s, url: %q}\n", w.Repo, "file://"+w.Remote)
+	w.config = filepath.Join(w.Dir, "config.yml")
+	if err := os.WriteFile(w.config, []byte(b.String()), 0o644); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// pool is a net for this World's Sandboxes, so that Worlds of processes that run at once don't share addresses.
+func pool() string { return fmt.Sprintf("10.%d.0.0/16", 100+os.Getpid()%100) }
+
+// StartHub starts the Hub and waits until it is ready.
+func (w *World) StartHub() {
+	w.t.Helper()
+	w.Hub = w.start("Hub", "serve", "--config", w.config)
+	w.Eventually(30*time.Second, "the Hub is ready", func() error {
+		if !w.Hub.Running() {
+			w.t.Fatalf("the Hub ended:\n%s", w.Hub.Log())
+		}
+		r, err := http.Get(w.URL + "/readyz")
+		if err != nil {
+			return err
+		}
+		defer r.Body.Close()
+		if r.StatusCode != http.StatusOK {
+			return fmt.Errorf("status %d", r.StatusCode)
+		}
+		return nil
+	})
+}
+
+// StartRunner starts the Runner and waits until the Hub calls it online.
+func (w *World) StartRunner() {
+	w.t.Helper()
+	w.Runner = w.start("Runner", "runner", "--config", w.config)
+	w.Eventually(30*time.Second, "the Runner is online", func() error {
+		if !w.Runner.Running() {
+			w.t.Fatalf("the Runner ended:\n%s", w.Runner.Log())
+		}
+		var runners []struct{ Online bool }
+		if err := w.JSON(&runners, "runner", "ls", "-o", "json"); err != nil {
+			return err
+		}
+		if len(runners) != 1 || !runners[0].Online {
+			return fmt.Errorf("Runners: %+v", runners)
+		}
+		return nil
+	})
+}
+
+// Restart starts whichever of Hub and Runner is not running.
+func (w *World) Restart() {
+	w.t.Helper()
+	if !w.Hub.Running() {
+		w.StartHub()
+	}
+	if !w.Runner.Running() {
+		w.StartRunner()
+	}
+}
+
+func (w *World) register() {
+	w.t.Helper()
+	token := strings.TrimSpace(w.OK("runner", "token"))
+	if r := w.CLIWith(token, "runner", "register", "--config", w.config, "--hub", w.URL, "--name", "r1"); r.Code != 0 {
+		w.t.Fatal(r)
+	}
+}
+
+// JSON runs a command with -o json and decodes what it printed.
+func (w *World) JSON(into any, args ...string) error {
+	r := w.CLI(args...)
+	if r.Code != 0 {
+		return fmt.Errorf("%s", r)
+	}
+	if err := json.Unmarshal([]byte(r.Stdout), into); err != nil {
+		return fmt.Errorf("%w in %s", err, r)
+	}
+	return nil
+}
+
+// Eventually polls until f answers nil, and fails the test when it doesn't in time.
+func (w *World) Eventually(limit time.Duration, what string, f func() error) {
+	w.t.Helper()
+	if err := Poll(w.t.Context(), limit, f); err != nil {
+		w.t.Fatalf("%s: not within %s: %v", what, limit, err)
+	}
+}
+
+// Poll calls f until it answers nil, and returns its last error when it doesn't in time.
+func Poll(ctx context.Context, limit time.Duration, f func() error) error {
+	deadline := time.After(limit)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-deadline:
+			return err
+		case <-ctx.Done():
+			return err
+		case <-tick.C:
+		}
+	}
+}
+
+// Git runs git with no configuration but its own.
+func (w *World) Git(args ...string) string {
+	w.t.Helper()
+	var stdout, stderr bytes.Buffer
+	c := exec.Command("git", args...)
+	c.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=e2e", "GIT_AUTHOR_EMAIL=e2e@localhost",
+		"GIT_COMMITTER_NAME=e2e", "GIT_COMMITTER_EMAIL=e2e@localhost")
+	c.Stdout, c.Stderr = &stdout, &stderr
+	if err := c.Run(); err != nil {
+		w.t.Fatalf("git %q: %v\n%s", args, err, stderr.String())
+	}
+	return strings.TrimSpace(stdout.String())
+}
+
+func (w *World) makeRemote() {
+	w.t.Helper()
+	tree := filepath.Join(w.Dir, "tree")
+	w.Git("init", "-q", "-b", "main", tree)
+	for name, body := range map[string]string{"README.md": "# rocket\n", "hello.sh": "#!/bin/sh\necho hello from the repository\n"} {
+		if err := os.WriteFile(filepath.Join(tree, name), []byte(body), 0o755); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.Git("-C", tree, "add", ".")
+	w.Git("-C", tree, "commit", "-q", "-m", "first")
+	w.Git("clone", "-q", "--bare", tree, w.Remote)
+}
+
+// Push puts an image into the registry and returns its reference.
+func (w *World) Push(name string, img v1.Image) string {
+	w.t.Helper()
+	return imagetest.Push(w.t, w.Registry, name, img)
+}
