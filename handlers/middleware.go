@@ -49,7 +49,8 @@ func (a *answer) Write(b []byte) (int, error) {
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // traced gives each request an id and one line in the log, and turns a panic into an answer.
-func traced(log zerolog.Logger, next http.Handler) http.Handler {
+// Requests that machines make again and again are logged only when they fail or on level debug: quiet tells which.
+func traced(log zerolog.Logger, quiet func(path string) bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
 		r, id := request.With(r, log)
@@ -79,9 +80,6 @@ func traced(log zerolog.Logger, next http.Handler) http.Handler {
 		next.ServeHTTP(a, r)
 	})
 }
-
-// quiet paths are asked for again and again by machines.
-func quiet(path string) bool { return path == "/healthz" || path == "/readyz" }
 
 func host(addr string) string {
 	h, _, err := net.SplitHostPort(addr)

@@ -17,10 +17,12 @@ import (
 	"github.com/claude-hub/claude-hub/handlers/request"
 )
 
+func loud(string) bool { return false }
+
 func TestAPanicIsAnAnswerAndOneLineInTheLog(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	h := traced(zerolog.New(&log), http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("the secret cause") }))
+	h := traced(zerolog.New(&log), loud, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("the secret cause") }))
 	rw := httptest.NewRecorder()
 	h.ServeHTTP(rw, httptest.NewRequest("GET", "/x?token=not-logged", nil))
 	id := rw.Header().Get(request.Header)
@@ -30,7 +32,7 @@ func TestAPanicIsAnAnswerAndOneLineInTheLog(t *testing.T) {
 	if text := log.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "the secret cause") || !strings.Contains(text, `"status":500`) || strings.Contains(text, "not-logged") {
 		t.Fatalf("log:\n%s", text)
 	}
-	aborted := traced(zerolog.New(io.Discard), http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	aborted := traced(zerolog.New(io.Discard), loud, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 	defer func() {
 		if p := recover(); p != http.ErrAbortHandler { //nolint:errorlint // the very value
 			t.Fatalf("an aborted answer must stay one, got %v", p)
@@ -42,7 +44,7 @@ func TestAPanicIsAnAnswerAndOneLineInTheLog(t *testing.T) {
 func TestARequestsIDIsItsOwn(t *testing.T) {
 	t.Parallel()
 	var inside []string
-	h := traced(zerolog.New(io.Discard), http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { inside = append(inside, request.ID(r.Context())) }))
+	h := traced(zerolog.New(io.Discard), loud, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { inside = append(inside, request.ID(r.Context())) }))
 	for range 2 {
 		rw := httptest.NewRecorder()
 		req := httptest.NewRequest("GET", "/", nil)

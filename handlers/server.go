@@ -7,6 +7,7 @@ import (
 	stdlog "log"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"github.com/gorilla/mux"
 	"github.com/rs/zerolog"
@@ -77,7 +78,10 @@ func New(d Deps) (http.Handler, error) {
 	r.PathPrefix(api.Prefix + "/").Handler(limited(bodyLimit, calls)) // the CLI and programs: a token, no cookies
 	r.PathPrefix("/").Handler(browser)                                // pages
 
-	return traced(d.Log, secured(https, timed(r))), nil
+	quiet := func(path string) bool {
+		return path == "/healthz" || path == "/readyz" || strings.HasPrefix(path, runnerPath) || strings.HasSuffix(path, "/exchange")
+	}
+	return traced(d.Log, quiet, secured(https, timed(r))), nil
 }
 
 // newErrorLog carries what net/http itself complains about into our log.

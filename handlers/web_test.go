@@ -43,7 +43,7 @@ func TestTheWholeStoryWorksByFormsAlone(t *testing.T) {
 		b.see(repoPath+"/sessions", "A Repo needs one before its first Session")
 
 		p = b.post("/runners/registrations", nil)
-		b.want(p, http.StatusOK, "claude-hub runner register --hub "+s.url+" --token chreg_")
+		b.want(p, http.StatusOK, " | claude-hub runner register --hub "+s.url, "echo chreg_")
 		if strings.Contains(b.get("/runners").body, "chreg_") {
 			t.Fatal("a registration token is shown a second time")
 		}

@@ -49,7 +49,8 @@ func Wait(r *http.Request) time.Duration {
 	return min(d, MaxWait)
 }
 
-// RegisterCommand is what is typed on a Linux host to make it a Runner of the Hub at public.
+// RegisterCommand is what is typed on a Linux host to make it a Runner of the Hub at public. The token goes in by standard
+// input: a command line can be read by every process of the host.
 func RegisterCommand(public *url.URL, token string) string {
-	return "claude-hub runner register --hub " + public.Scheme + "://" + public.Host + " --token " + token
+	return "echo " + token + " | claude-hub runner register --hub " + public.Scheme + "://" + public.Host
 }

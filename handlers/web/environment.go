@@ -54,7 +54,7 @@ func (w *Web) environmentPage(r *http.Request, g access.Grant) (environmentPage,
 	if err != nil {
 		return p, err
 	}
-	p.Draft, p.Current = env.Draft, env.Current
+	p.Draft, p.Current, p.Typing = env.Draft, env.Current, true
 	spec := envspec.Default()
 	if p.Draft != nil {
 		p.Base, spec = p.Draft.Revision, p.Draft.Spec

@@ -22,14 +22,17 @@ type Page struct {
 	Title     string
 	Login     string // empty: nobody is signed in
 	DevLogin  bool
-	Version   string
+	Release   string // of claude-hub
 	RequestID string
 	Section   string // repos or runners
 	Repo      *RepoNav
 	// Refresh has the page fetch itself again after so many seconds: something on it is moving. 0: nothing is.
 	Refresh int
-	Notice  string // what was just done
-	Alert   string // what was just refused
+	// Typing is set where people type: such a page never fetches itself whole, which would lose what they typed. Its script
+	// still brings what moves up to date.
+	Typing bool
+	Notice string // what was just done
+	Alert  string // what was just refused
 }
 
 // RepoNav is the Repo's part of the navigation.
@@ -42,7 +45,7 @@ func (n RepoNav) Path() string { return "/repos/" + n.ID }
 
 func (w *Web) page(r *http.Request, title string) Page {
 	return Page{
-		Title: title, Login: person(r.Context()).Login(), DevLogin: w.d.Gate.DevLogin(), Version: w.d.Version,
+		Title: title, Login: person(r.Context()).Login(), DevLogin: w.d.Gate.DevLogin(), Release: w.d.Version,
 		RequestID: request.ID(r.Context()), Section: "repos",
 	}
 }

@@ -78,7 +78,7 @@ func (w *Web) showSessions(rw http.ResponseWriter, r *http.Request, g access.Gra
 	if err != nil {
 		return err
 	}
-	p.Current = env.Current
+	p.Current, p.Typing = env.Current, true
 	runners, err := w.d.Fleet.Runners(r.Context())
 	if err != nil {
 		return err

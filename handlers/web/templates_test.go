@@ -2,6 +2,7 @@ package web
 
 import (
 	"net/http/httptest"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -19,7 +20,7 @@ const hostile = `<script>alert("x")</script>&'`
 
 // everyPage is each template with each state its view model can have.
 func everyPage(now time.Time) map[string][]any {
-	base := Page{Title: "T", Login: "ana", DevLogin: true, Version: "1", RequestID: "0123456789abcdef", Section: "repos"}
+	base := Page{Title: "T", Login: "ana", DevLogin: true, Release: "1.2.3", RequestID: "0123456789abcdef", Section: "repos"}
 	inRepo := func(tab string) Page {
 		p := base
 		p.Repo = &RepoNav{ID: "42", Name: "acme/" + hostile, Tab: tab}
@@ -173,6 +174,9 @@ func TestEveryPageRendersInEveryState(t *testing.T) {
 			if strings.Count(html, "<h1") != 1 || !strings.Contains(html, `<main id="main"`) || !strings.Contains(html, "<title>T · claude-hub</title>") {
 				t.Errorf("%s, state %d: a page has one heading, a main part and a title", name, i)
 			}
+			if strings.Contains(html, "Sign out") && !strings.Contains(html, "<footer>claude-hub 1.2.3</footer>") {
+				t.Errorf("%s, state %d: the footer says which claude-hub this is", name, i)
+			}
 			ids := map[string]int{}
 			for _, m := range id.FindAllStringSubmatch(html, -1) {
 				if ids[m[1]]++; ids[m[1]] > 1 {
@@ -218,6 +222,23 @@ func TestTimesAndSizesAreForPeople(t *testing.T) {
 	for d, want := range map[time.Duration]string{time.Second: "just now", -time.Hour: "just now", 40 * time.Second: "40 s ago", 5 * time.Minute: "5 min ago", 3 * time.Hour: "3 h ago", 72 * time.Hour: "3 days ago"} {
 		if got := ago(now, now.Add(-d)); got != want {
 			t.Errorf("ago(%s) = %q, want %q", d, got, want)
+		}
+	}
+}
+
+// TestNoPageHidesWhatEveryPageShows: a field of a view model named as one of Page would be shown in its place.
+func TestNoPageHidesWhatEveryPageShows(t *testing.T) {
+	t.Parallel()
+	common := map[string]bool{}
+	for f := range reflect.TypeFor[Page]().NumField() {
+		common[reflect.TypeFor[Page]().Field(f).Name] = true
+	}
+	for name, views := range everyPage(time.Now()) {
+		view := reflect.TypeOf(views[0])
+		for f := range view.NumField() {
+			if field := view.Field(f); !field.Anonymous && common[field.Name] {
+				t.Errorf("the page %s has a %s of its own", name, field.Name)
+			}
 		}
 	}
 }

@@ -77,6 +77,7 @@ func (w *Web) routes() *mux.Router {
 	root.NotFoundHandler = http.HandlerFunc(w.noPage)
 	root.MethodNotAllowedHandler = http.HandlerFunc(w.noMethod)
 	get := func(path string, h http.Handler) { root.Path(path).Methods(http.MethodGet, http.MethodHead).Handler(h) }
+	stream := func(path string, h http.Handler) { root.Path(path).Methods(http.MethodGet).Handler(h) }
 	post := func(path string, h http.Handler) { root.Path(path).Methods(http.MethodPost).Handler(h) }
 
 	get("/assets/{file}", http.HandlerFunc(w.asset))
@@ -97,7 +98,7 @@ func (w *Web) routes() *mux.Router {
 	post("/repos/{repo}/tests", w.granted(w.startTest))
 	get("/repos/{repo}/tests/{test}", w.granted(w.test))
 	post("/repos/{repo}/tests/{test}/cancel", w.granted(w.cancelTest))
-	get("/repos/{repo}/tests/{test}/events", w.granted(w.testEvents))
+	stream("/repos/{repo}/tests/{test}/events", w.granted(w.testEvents))
 	get("/repos/{repo}/tests/{test}/log", w.granted(w.testLog))
 	get("/repos/{repo}/versions", w.granted(w.versions))
 	get("/repos/{repo}/versions/{number:[0-9]+}", w.granted(w.version))
@@ -110,7 +111,7 @@ func (w *Web) routes() *mux.Router {
 	post("/repos/{repo}/sessions/{session}/count", w.granted(w.countUnsaved))
 	get("/repos/{repo}/sessions/{session}/delete", w.granted(w.deletePage))
 	post("/repos/{repo}/sessions/{session}/delete", w.granted(w.deleteSession))
-	get("/repos/{repo}/sessions/{session}/events", w.granted(w.sessionEvents))
+	stream("/repos/{repo}/sessions/{session}/events", w.granted(w.sessionEvents))
 	get("/repos/{repo}/sessions/{session}/log", w.granted(w.sessionLog))
 	return root
 }

@@ -182,6 +182,13 @@ func TestTheWholeStoryWorksThroughTheAPI(t *testing.T) {
 		if strings.Join(states, " ") != "queued running" {
 			t.Fatalf("states on the way: %v", states)
 		}
+		_, etag, _, err := h.Test(ctx, repo, test.ID, client.Wait{})
+		if err != nil || etag == "" {
+			t.Fatalf("tag %q, %v", etag, err)
+		}
+		if _, again, changed, err := h.Test(ctx, repo, test.ID, client.Wait{Seen: etag, For: 50 * time.Millisecond}); err != nil || changed || again != etag {
+			t.Fatalf("nothing changed: %v, %q, %v", changed, again, err)
+		}
 		if err := h.CancelTest(ctx, repo, test.ID); err != nil {
 			t.Fatalf("cancelling what is final changes nothing: %v", err)
 		}
