@@ -108,9 +108,7 @@ func (b *Builder) bootstrap(ctx context.Context, j *Job, spec envspec.Spec, img 
 		return nil
 	}
 	empty := strings.TrimSpace(spec.Bootstrap) == ""
-	if !empty {
-		j.Track.Begin(wire.PhaseBootstrap)
-	}
+	j.Track.Begin(wire.PhaseBootstrap)
 	s, c, err := b.bootForBuild(ctx, j, sandbox.Spec{
 		Base: sandbox.Base{Name: img.Digest, Layers: img.Layers}, Hostname: "build", Disk: b.disk(box, b.cfg.BuildDisk),
 		Binds: b.cfg.Binds, Limits: limits,
@@ -179,7 +177,7 @@ func (b *Builder) bootForBuild(ctx context.Context, j *Job, spec sandbox.Spec, b
 	if err != nil {
 		return nil, nil, cause(ctx, err)
 	}
-	j.Log.Mark("bootstrap: starting as root, %s CPUs and %s of memory", trimFloat(spec.Limits.CPU), Bytes(spec.Limits.Memory))
+	j.Log.Mark("bootstrap: as root, %s CPUs and %s of memory", trimFloat(spec.Limits.CPU), Bytes(spec.Limits.Memory))
 	j.Marks.Script, j.Marks.Boot = BootstrapID, h.BootID
 	return s, c, j.Save()
 }
