@@ -301,3 +301,26 @@ func TestEveryAnswerCarriesItsPolicy(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatBelongsToOneRepoIsAbsentFromAnother(t *testing.T) {
+	t.Parallel()
+	s, all := furnished(t)
+	b, token := s.as("ana"), s.token("ana")
+	before, seen := s.everything(t), 0
+	for _, r := range all {
+		if !strings.Contains(r.template, "{test}") && !strings.Contains(r.template, "{session}") && !strings.Contains(r.template, "{number") {
+			continue
+		}
+		seen++
+		p := r.send(b, r.in("43"), func(q *http.Request) { q.Header.Set("Authorization", "Bearer "+token) })
+		if p.status != http.StatusNotFound {
+			t.Errorf("%s %s: %d\n%s", r.method, r.in("43"), p.status, p.body)
+		}
+	}
+	if seen < 30 {
+		t.Fatalf("only %d routes name something of a Repo's", seen)
+	}
+	if after := s.everything(t); after != before {
+		t.Errorf("something was changed through another Repo: %d audited acts before, %d after", before, after)
+	}
+}
