@@ -10,6 +10,8 @@ import (
 	"github.com/claude-hub/claude-hub/store"
 )
 
+const assignedAlready = "This is on a Runner already. Remove it there first."
+
 // Assign makes a with a new ID (unless it has one), fence 1 and generation 1, and wakes its Runner. Runner, Kind and
 // Subject must be set; Want is Run unless set. A second assignment of the same Kind and Subject that is not removed is a
 // fault of code conflict; an unknown or revoked Runner is not-found.
@@ -35,12 +37,16 @@ func (f *Fleet) Assign(tx *store.Tx, a Assignment) (Assignment, error) {
 	}
 	existing, err := f.Of(tx, a.Kind, a.Subject)
 	if err == nil && existing.Removed.IsZero() {
-		return Assignment{}, fault.New(fault.Conflict, "This is on a Runner already. Remove it there first.")
+		return Assignment{}, fault.New(fault.Conflict, assignedAlready)
 	}
 	if err != nil && !errors.Is(err, ErrUnknown) {
 		return Assignment{}, err
 	}
-	if _, err := tx.Exec(insertAssignmentSQL, a.ID, a.Runner, a.Kind, a.Subject, a.Want, millis(a.Deadline), tx.Now().UnixMilli()); err != nil {
+	_, err = tx.Exec(insertAssignmentSQL, a.ID, a.Runner, a.Kind, a.Subject, a.Want, millis(a.Deadline), tx.Now().UnixMilli())
+	if store.IsUnique(err) { // another Hub, at the same time
+		return Assignment{}, fault.New(fault.Conflict, assignedAlready)
+	}
+	if err != nil {
 		return Assignment{}, fmt.Errorf("assign %s to Runner %s: %w", a.Kind, a.Runner, err)
 	}
 	tx.Wake(runnerTopic(a.Runner))

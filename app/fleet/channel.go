@@ -80,10 +80,10 @@ func (b *buffer) put(offset int64, data []byte, room int) (changed, whole bool) 
 
 // forget drops what is before offset.
 func (b *buffer) forget(offset int64) bool {
-	n := min(max(offset-b.base, 0), int64(len(b.data)))
-	if n == 0 {
+	if offset <= b.base || len(b.data) == 0 {
 		return false
 	}
+	n := min(offset-b.base, int64(len(b.data)))
 	b.data = append([]byte(nil), b.data[n:]...)
 	b.base += n
 	return true
@@ -350,7 +350,7 @@ func (f *Fleet) Exchange(ctx context.Context, runner string, q *wire.ExchangeReq
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	over := wait == 0
-	for inClosed := -1; ; {
+	for {
 		c.mu.Lock()
 		ch := c.byID[q.GetChannel()]
 		if ch == nil || ch.runner != runner || ch.assignment != q.GetAssignment() {
@@ -369,11 +369,7 @@ func (f *Fleet) Exchange(ctx context.Context, runner string, q *wire.ExchangeReq
 		}
 		change, ended := ch.change, ch.ended
 		c.mu.Unlock()
-		closedNow := inClosed == 0 && res.GetInClosed()
-		if inClosed = 0; res.GetInClosed() {
-			inClosed = 1
-		}
-		if news || over || ended || closedNow {
+		if news || over || ended {
 			return res, nil
 		}
 		select {
@@ -414,7 +410,7 @@ func (ch *channel) serve(q *wire.ExchangeRequest) (res *wire.ExchangeResponse, n
 	if len(data) > 0 {
 		res.In = []*wire.Piece{{Offset: at, Data: data}}
 	}
-	news = news || len(data) > 0 || len(ch.controls) > 0 || res.Gone || ended
+	news = news || len(data) > 0 || len(ch.controls) > 0 || res.Gone || ended || ch.inClosed && !q.GetInClosed()
 	if touched {
 		ch.changed()
 	}

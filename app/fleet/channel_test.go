@@ -105,6 +105,28 @@ func TestInputSentTwiceComesOnceAndItsEndAfterIt(t *testing.T) {
 	}
 }
 
+// An end that came between two calls of the Runner is news for the next one: told only while a call waited, it held every
+// second “echo | session exec -i” up for a whole poll.
+func TestTheEndOfInputIsNewsUntilTheRunnerHasHeardOfIt(t *testing.T) {
+	t.Parallel()
+	l := newLine(t, Options{})
+	l.client(ClientMove{In: []byte("abc")})
+	l.serve(&wire.ExchangeRequest{})
+	l.client(ClientMove{InOffset: 3, InClosed: true})
+	began := time.Now()
+	for range 2 { // the first answer is lost
+		if res := l.serve(&wire.ExchangeRequest{InOffset: 3, WaitMs: 15_000}); !res.GetInClosed() {
+			t.Fatalf("%v doesn't say that the input ended", res)
+		}
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Fatalf("the end of the input came after %s, not at once", took)
+	}
+	if res := l.serve(&wire.ExchangeRequest{InOffset: 3, InClosed: true, WaitMs: 1}); !res.GetInClosed() {
+		t.Fatalf("%v", res)
+	}
+}
+
 func TestInputWaitsForRoom(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, Options{})

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -242,11 +243,11 @@ func (f *Fleet) Stop() {
 	})
 }
 
-// guarded runs a call into an Owner and turns a panic into an error, so that one bad row takes nothing else down.
+// guarded runs a call that one bad row could break, and turns a panic into an error, so that it takes nothing else down.
 func guarded(call func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("panic in an owner: %v", p)
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
 	}()
 	return call()

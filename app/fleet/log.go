@@ -16,6 +16,7 @@ import (
 
 const (
 	maxAppend    = 4 << 20  // bytes of one AppendLog
+	maxOffset    = 1 << 53  // of a stream
 	maxChunk     = 1 << 20  // bytes of one stored chunk, before compression
 	smallChunk   = 64 << 10 // appends are joined up to here
 	batchBytes   = 8 << 20  // of appends in one transaction
@@ -30,8 +31,11 @@ const (
 // A log longer than the LogLimit keeps the first and the last half of it; readers see the gap.
 func (f *Fleet) AppendLog(ctx context.Context, runner string, q *wire.AppendLogRequest) (*wire.AppendLogResponse, error) {
 	f.contacts.touch(runner, f.now())
-	if q.GetOffset() < 0 || q.GetFence() < 1 || len(q.GetData()) > maxAppend {
+	if q.GetOffset() < 0 || q.GetOffset() > maxOffset || q.GetFence() < 1 || len(q.GetData()) > maxAppend {
 		return nil, fmt.Errorf("%w: a piece of log has an offset and a fence, and at most %d bytes", ErrInvalid, maxAppend)
+	}
+	if !storable(q.GetId()) {
+		return nil, ErrUnknown
 	}
 	job := &appendJob{runner: runner, q: q, done: make(chan struct{})}
 	job.pieces = f.appends.cut(q.GetData(), f.o.LogLimit)
@@ -142,7 +146,11 @@ func (p *appender) write(batch []*appendJob) {
 	err := p.f.db.Write(ctx, func(tx *store.Tx) error {
 		for _, job := range batch {
 			job.err = nil
-			next, err := p.f.appendIn(tx, job)
+			var next int64
+			err := guarded(func() (err error) {
+				next, err = p.f.appendIn(tx, job)
+				return err
+			})
 			switch {
 			case errors.Is(err, ErrFenced), errors.Is(err, ErrUnknown):
 				job.err = err
@@ -154,12 +162,13 @@ func (p *appender) write(batch []*appendJob) {
 		}
 		return nil
 	})
-	if err == nil {
-		return
-	}
-	for _, job := range batch {
-		if job.err == nil {
-			job.err = fmt.Errorf("store a piece of log: %w", err)
+	switch {
+	case err == nil:
+	case len(batch) == 1:
+		batch[0].err = fmt.Errorf("store a piece of log: %w", err)
+	default: // one that can't be stored must hold up no other
+		for _, job := range batch {
+			p.write([]*appendJob{job})
 		}
 	}
 }

@@ -116,14 +116,18 @@ func (f *Fleet) Register(ctx context.Context, token, name string) (runnerID, run
 		case err != nil:
 			return fmt.Errorf("look for a Runner named %s: %w", name, err)
 		case hello != 0:
-			return fault.Field("name", "A Runner named %s exists already. Choose another name, or revoke that Runner first.", name)
+			return nameTaken(name)
 		default:
 			if _, err := tx.Exec(revokeSQL, holder, tx.Now().UnixMilli(), "system: replaced before its first contact"); err != nil {
 				return fmt.Errorf("replace Runner %s: %w", holder, err)
 			}
 		}
 		runnerID = store.NewID()
-		if _, err := tx.Exec(insertRunnerSQL, runnerID, name, hashToken(runnerToken), by, tx.Now().UnixMilli()); err != nil {
+		_, err = tx.Exec(insertRunnerSQL, runnerID, name, hashToken(runnerToken), by, tx.Now().UnixMilli())
+		if store.IsUnique(err) { // another Runner, at the same time
+			return nameTaken(name)
+		}
+		if err != nil {
 			return fmt.Errorf("register Runner %s: %w", name, err)
 		}
 		if _, err := tx.Exec(useRegistrationSQL, registration, tx.Now().UnixMilli(), runnerID); err != nil {
@@ -136,6 +140,10 @@ func (f *Fleet) Register(ctx context.Context, token, name string) (runnerID, run
 		return "", "", err
 	}
 	return runnerID, runnerToken, nil
+}
+
+func nameTaken(name string) error {
+	return fault.Field("name", "A Runner named %s exists already. Choose another name, or revoke that Runner first.", name)
 }
 
 // TopicRunners is the topic of store.DB.Changed that is woken when a Runner registers, says Hello or is revoked.

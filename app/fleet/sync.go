@@ -121,8 +121,12 @@ func (f *Fleet) welcome(ctx context.Context, runner string, rows []row) error {
 	return nil
 }
 
-// idleStep is by how much an idle time must have moved to be written again.
-const idleStep = 5 * time.Second
+const (
+	// idleStep is by how much an idle time must have moved to be written again.
+	idleStep = 5 * time.Second
+	// maxIdle bounds what a Runner may claim.
+	maxIdle = 365 * 24 * time.Hour
+)
 
 func (f *Fleet) noteIdle(rows []row, held []*wire.Held) {
 	if len(held) == 0 {
@@ -140,7 +144,7 @@ func (f *Fleet) noteIdle(rows []row, held []*wire.Held) {
 		}
 		var since time.Time
 		if h.GetIdleMs() > 0 {
-			since = now.Add(-time.Duration(h.GetIdleMs()) * time.Millisecond)
+			since = now.Add(-time.Duration(min(h.GetIdleMs(), maxIdle.Milliseconds())) * time.Millisecond)
 		}
 		if since.IsZero() != r.IdleSince.IsZero() || since.Sub(r.IdleSince).Abs() > idleStep {
 			f.contacts.idle(r.ID, idle{since: millis(since), generation: r.Generation, fence: r.Fence})
@@ -215,6 +219,9 @@ func (f *Fleet) Fetch(ctx context.Context, runner string, q *wire.FetchRequest) 
 
 // of reads an assignment of runner. One of another Runner is as unknown as none.
 func (f *Fleet) of(tx *store.Tx, runner, id string) (row, error) {
+	if !storable(id) {
+		return row{}, ErrUnknown
+	}
 	r, err := scanAssignment(tx.Row(assignmentByID, id).Scan)
 	if err != nil {
 		return row{}, rowError(id, err)
@@ -224,6 +231,9 @@ func (f *Fleet) of(tx *store.Tx, runner, id string) (row, error) {
 	}
 	return r, nil
 }
+
+// storable: what else a Runner sends as an id can't be any row's.
+func storable(id string) bool { return id != "" && store.Text(id) == id }
 
 // contacts is when this Hub heard of each Runner, and what is idle, until flush writes it: leases are written in
 // batches, not one transaction a Sync (facts/sandbox.md §2.12).

@@ -172,7 +172,7 @@ func (k *Channel) exchange(ctx context.Context, ask func() *wire.ExchangeRequest
 		k.mu.Lock()
 		q := ask()
 		q.Channel, q.Assignment, q.Fence = k.id, k.assignment, k.fence
-		q.InOffset, q.ControlSeen = k.inAt+int64(len(k.input)), k.seen
+		q.InOffset, q.ControlSeen, q.InClosed = k.inAt+int64(len(k.input)), k.seen, k.inClosed
 		k.mu.Unlock()
 		call, cancel := context.WithTimeout(ctx, pollWait+20*time.Second)
 		res, err := k.c.rpc.Exchange(call, q)

@@ -120,6 +120,8 @@ func NewHTTP() *http.Client {
 			TLSHandshakeTimeout: 10 * time.Second,
 			MaxIdleConnsPerHost: 16,
 			IdleConnTimeout:     90 * time.Second,
+			// Without pings a connection that died silently would be used again and again until TCP gives it up.
+			HTTP2: &http.HTTP2Config{SendPingTimeout: 20 * time.Second, PingTimeout: 10 * time.Second},
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

@@ -1020,6 +1020,7 @@ type ExchangeRequest struct {
 	Ended         bool   `protobuf:"varint,7,opt,name=ended,proto3" json:"ended,omitempty"`
 	ExitJson      string `protobuf:"bytes,8,opt,name=exit_json,json=exitJson,proto3" json:"exit_json,omitempty"`           // wire.ChannelExit, with ended
 	ControlSeen   int64  `protobuf:"varint,9,opt,name=control_seen,json=controlSeen,proto3" json:"control_seen,omitempty"` // the newest control the Runner acted on
+	InClosed      bool   `protobuf:"varint,10,opt,name=in_closed,json=inClosed,proto3" json:"in_closed,omitempty"`         // the Runner has heard that no input follows: no news any more
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1115,6 +1116,13 @@ func (x *ExchangeRequest) GetControlSeen() int64 {
 		return x.ControlSeen
 	}
 	return 0
+}
+
+func (x *ExchangeRequest) GetInClosed() bool {
+	if x != nil {
+		return x.InClosed
+	}
+	return false
 }
 
 type Piece struct {
@@ -1416,7 +1424,7 @@ const file_runner_wire_runner_proto_rawDesc = "" +
 	"\askipped\x18\x05 \x01(\bR\askipped\x12\x10\n" +
 	"\x03end\x18\x06 \x01(\bR\x03end\"'\n" +
 	"\x11AppendLogResponse\x12\x12\n" +
-	"\x04next\x18\x01 \x01(\x03R\x04next\"\x9b\x02\n" +
+	"\x04next\x18\x01 \x01(\x03R\x04next\"\xb8\x02\n" +
 	"\x0fExchangeRequest\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\tR\achannel\x12\x1e\n" +
 	"\n" +
@@ -1428,7 +1436,9 @@ const file_runner_wire_runner_proto_rawDesc = "" +
 	"\await_ms\x18\x06 \x01(\x03R\x06waitMs\x12\x14\n" +
 	"\x05ended\x18\a \x01(\bR\x05ended\x12\x1b\n" +
 	"\texit_json\x18\b \x01(\tR\bexitJson\x12!\n" +
-	"\fcontrol_seen\x18\t \x01(\x03R\vcontrolSeen\"K\n" +
+	"\fcontrol_seen\x18\t \x01(\x03R\vcontrolSeen\x12\x1b\n" +
+	"\tin_closed\x18\n" +
+	" \x01(\bR\binClosed\"K\n" +
 	"\x05Piece\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\x05R\x06stream\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x12\n" +
