@@ -20,7 +20,7 @@ var arrows = map[string]string{
 	"runner/agent":   "",
 
 	"app/fault":       "",
-	"app/config":      "app/github",
+	"app/config":      "app/github envspec",
 	"app/github":      "",
 	"app/audit":       "store",
 	"app/access":      "store app/github app/audit app/fault",
@@ -28,11 +28,11 @@ var arrows = map[string]string{
 	"app/environment": "store envspec app/access app/fleet app/audit app/fault runner/wire",
 	"app/session":     "store app/access app/environment app/fleet app/audit app/fault runner/wire",
 
-	"handlers":           "store app/fault app/access app/environment app/session app/fleet",
+	"handlers":           "store app/fault app/access app/environment app/session app/fleet handlers/request handlers/api handlers/web handlers/runnerapi",
 	"handlers/request":   "",
-	"handlers/runnerapi": "app/fleet app/fault runner/wire",
-	"handlers/api":       "store envspec app/fault app/github app/access app/environment app/session app/fleet runner/wire",
-	"handlers/web":       "store envspec app/fault app/github app/access app/environment app/session app/fleet runner/wire",
+	"handlers/runnerapi": "store app/fleet app/fault runner/wire",
+	"handlers/api":       "handlers/request store envspec app/fault app/github app/access app/environment app/session app/fleet runner/wire",
+	"handlers/web":       "handlers/request store envspec app/fault app/github app/access app/environment app/session app/fleet runner/wire",
 
 	"runner/sandbox/oci": "runner/sandbox",
 	"runner/image":       "runner/sandbox",
@@ -41,7 +41,7 @@ var arrows = map[string]string{
 	"runner/hubclient":   "runner/wire runner/spool runner/redact",
 	"runner/build":       "envspec runner/sandbox runner/image runner/agent runner/redact runner/clone runner/spool runner/wire",
 	"runner/session":     "envspec runner/sandbox runner/image runner/agent runner/redact runner/clone runner/spool runner/wire runner/build",
-	"runner":             "envspec runner/sandbox runner/image runner/agent runner/redact runner/clone runner/spool runner/wire runner/build runner/session runner/hubclient",
+	"runner":             "envspec runner/sandbox runner/sandbox/oci runner/image runner/agent runner/redact runner/clone runner/spool runner/wire runner/build runner/session runner/hubclient",
 
 	"cmd": "*",
 	"":    "cmd",

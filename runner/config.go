@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/runner/image"
 )
 
@@ -17,15 +17,15 @@ import (
 type Config struct {
 	// CPU, Memory and Pids are the most one Sandbox gets. What an Environment asks beyond is cut, and said. Defaults: all
 	// CPUs, three quarters of the host's memory, 4096.
-	CPU    float64 `yaml:"cpu"`
-	Memory Size    `yaml:"memory"`
-	Pids   int64   `yaml:"pids"`
+	CPU    float64      `yaml:"cpu"`
+	Memory envspec.Size `yaml:"memory"`
+	Pids   int64        `yaml:"pids"`
 	// BuildDisk and SessionDisk are promised to a build's and a Session's Sandbox; space is taken as it is used.
 	// Default 20GiB each.
-	BuildDisk   Size `yaml:"build_disk"`
-	SessionDisk Size `yaml:"session_disk"`
+	BuildDisk   envspec.Size `yaml:"build_disk"`
+	SessionDisk envspec.Size `yaml:"session_disk"`
 	// LowWater is the free space below which nothing new is started. Default: the engine's.
-	LowWater Size `yaml:"low_water"`
+	LowWater envspec.Size `yaml:"low_water"`
 	// KeepBuilds is how many builds of each Environment are kept beside those in use. Default 3.
 	KeepBuilds int `yaml:"keep_builds"`
 	// BuildTimeout bounds a build inside a Session's start. Default 2h.
@@ -87,31 +87,6 @@ type ProxyConfig struct {
 	No    string `yaml:"no"`
 }
 
-// Size is a number of bytes, written as a number or with a unit: 512MiB, 4GiB.
-type Size int64
-
-var units = []struct {
-	suffix string
-	bytes  int64
-}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}, {"", 1}}
-
-// UnmarshalText reads a Size from YAML and from the environment alike.
-func (z *Size) UnmarshalText(b []byte) error {
-	for _, u := range units {
-		number, ok := strings.CutSuffix(string(b), u.suffix)
-		if !ok {
-			continue
-		}
-		n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
-		if err != nil || n < 0 || n > (1<<62)/u.bytes {
-			break
-		}
-		*z = Size(n * u.bytes)
-		return nil
-	}
-	return fmt.Errorf("%q is not a size: write a whole number with KiB, MiB, GiB or TiB, such as 20GiB", b)
-}
-
 func (c Config) withDefaults() (Config, error) {
 	if c.CPU <= 0 {
 		c.CPU = float64(runtime.NumCPU())
@@ -121,7 +96,7 @@ func (c Config) withDefaults() (Config, error) {
 		if err := unix.Sysinfo(&info); err != nil {
 			return c, err
 		}
-		c.Memory = Size(uint64(info.Totalram) * uint64(info.Unit) / 4 * 3)
+		c.Memory = envspec.Size(uint64(info.Totalram) * uint64(info.Unit) / 4 * 3)
 	}
 	d := DefaultConfig()
 	if c.Pids <= 0 {

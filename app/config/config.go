@@ -9,13 +9,13 @@ import (
 	"io"
 	"os"
 	"reflect"
-	"strconv"
 	"strings"
 	"time"
 
 	"gopkg.in/yaml.v3"
 
 	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/envspec"
 )
 
 // Hub is the section "hub".
@@ -23,10 +23,10 @@ type Hub struct {
 	Listen       string        `yaml:"listen"`
 	URL          string        `yaml:"url"`
 	Database     string        `yaml:"database"`
-	LogLimit     Size          `yaml:"log_limit"`
+	LogLimit     envspec.Size  `yaml:"log_limit"`
 	TestDeadline time.Duration `yaml:"test_deadline"`
 	IdleAfter    time.Duration `yaml:"idle_after"`
-	SessionDisk  Size          `yaml:"session_disk"`
+	SessionDisk  envspec.Size  `yaml:"session_disk"`
 }
 
 // DefaultHub is what holds where neither file nor environment says otherwise.
@@ -48,37 +48,6 @@ type Repo struct {
 	ID   github.RepoID `yaml:"id"`
 	Name string        `yaml:"name"`
 	URL  string        `yaml:"url"`
-}
-
-// Size is a number of bytes, written as a number or with a unit: 512MiB, 4GiB.
-type Size int64
-
-var units = []struct {
-	suffix string
-	bytes  int64
-}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}, {"", 1}}
-
-// ParseSize reads a Size.
-func ParseSize(s string) (Size, error) {
-	for _, u := range units {
-		number, ok := strings.CutSuffix(s, u.suffix)
-		if !ok {
-			continue
-		}
-		n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
-		if err != nil || n < 0 || n > (1<<62)/u.bytes {
-			break
-		}
-		return Size(n * u.bytes), nil
-	}
-	return 0, fmt.Errorf("%q is not a size: write a whole number with KiB, MiB, GiB or TiB, such as 512MiB", s)
-}
-
-// UnmarshalText makes Size readable from YAML and from the environment alike.
-func (s *Size) UnmarshalText(b []byte) error {
-	v, err := ParseSize(string(b))
-	*s = v
-	return err
 }
 
 // Load reads the file at path into the struct that into points to, over what is in it already, and then the
