@@ -37,7 +37,7 @@ func (f *Fleet) AppendLog(ctx context.Context, runner string, q *wire.AppendLogR
 	if !storable(q.GetId()) {
 		return nil, ErrUnknown
 	}
-	job := &appendJob{runner: runner, q: q, done: make(chan struct{})}
+	job := &appendJob{ctx: ctx, runner: runner, q: q, done: make(chan struct{})}
 	job.pieces = f.appends.cut(q.GetData(), f.o.LogLimit)
 	f.appends.add(job)
 	select {
@@ -52,6 +52,7 @@ func (f *Fleet) AppendLog(ctx context.Context, runner string, q *wire.AppendLogR
 }
 
 type appendJob struct {
+	ctx    context.Context // of the caller: what nobody waits for any more is not written
 	runner string
 	q      *wire.AppendLogRequest
 	pieces []piece // of q.Data, compressed before the transaction
@@ -122,16 +123,21 @@ func (p *appender) work() {
 		p.mu.Lock()
 		var batch []*appendJob
 		for size := 0; len(p.queue) > 0 && size < batchBytes; p.queue = p.queue[1:] {
-			batch = append(batch, p.queue[0])
-			size += len(p.queue[0].q.GetData())
+			if p.queue[0].ctx.Err() == nil {
+				batch = append(batch, p.queue[0])
+				size += len(p.queue[0].q.GetData())
+			}
 		}
-		if len(batch) == 0 {
+		if len(batch) == 0 && len(p.queue) == 0 {
 			p.queue, p.running = nil, false
 			p.idle.Broadcast()
 			p.mu.Unlock()
 			return
 		}
 		p.mu.Unlock()
+		if len(batch) == 0 {
+			continue
+		}
 		p.write(batch)
 		for _, job := range batch {
 			close(job.done)
@@ -143,6 +149,7 @@ func (p *appender) work() {
 func (p *appender) write(batch []*appendJob) {
 	ctx, cancel := context.WithTimeout(context.Background(), appendWindow)
 	defer cancel()
+	began := time.Now()
 	err := p.f.db.Write(ctx, func(tx *store.Tx) error {
 		for _, job := range batch {
 			job.err = nil
@@ -164,11 +171,15 @@ func (p *appender) write(batch []*appendJob) {
 	})
 	switch {
 	case err == nil:
-	case len(batch) == 1:
-		batch[0].err = fmt.Errorf("store a piece of log: %w", err)
-	default: // one that can't be stored must hold up no other
+	case len(batch) > 1 && time.Since(began) < time.Second: // one that can't be stored must hold up no other
 		for _, job := range batch {
 			p.write([]*appendJob{job})
+		}
+	default:
+		for _, job := range batch {
+			if job.err == nil {
+				job.err = fmt.Errorf("store a piece of log: %w", err)
+			}
 		}
 	}
 }

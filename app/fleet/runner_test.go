@@ -235,21 +235,17 @@ func TestSyncWaitsOnlyWhileTheListIsTheSame(t *testing.T) {
 			t.Fatalf("answered %v after %s", res, took)
 		}
 		var a Assignment
-		for name, change := range map[string]func(){
-			"assigned": func() { a = r.assign(runner, "s1", 0) },
-		} {
-			started := make(chan struct{})
-			go func() { close(started); change() }()
-			<-started
-			if res, took := wait(list.GetRevision(), 15_000); res.GetRevision() == list.GetRevision() || took > 10*time.Second {
-				t.Fatalf("%s: %v after %s", name, res, took)
-			}
-		}
-		until(t, func() bool { return a.ID != "" })
-		for name, change := range map[string]func(tx *store.Tx) error{
-			"changed":  func(tx *store.Tx) error { _, err := r.Change(tx, a.ID, Stop, time.Time{}); return err },
-			"deadline": func(tx *store.Tx) error { return r.Deadline(tx, a.ID, tx.Now().Add(time.Hour)) },
-			"fence":    func(tx *store.Tx) error { return r.Refence(tx, a.ID) },
+		for _, step := range []struct {
+			name   string
+			change func(tx *store.Tx) error
+		}{
+			{"assigned", func(tx *store.Tx) (err error) {
+				a, err = r.Assign(tx, Assignment{Runner: runner, Kind: kind, Subject: "s1"})
+				return err
+			}},
+			{"changed", func(tx *store.Tx) error { _, err := r.Change(tx, a.ID, Stop, time.Time{}); return err }},
+			{"deadline", func(tx *store.Tx) error { return r.Deadline(tx, a.ID, tx.Now().Add(time.Hour)) }},
+			{"fence", func(tx *store.Tx) error { return r.Refence(tx, a.ID) }},
 		} {
 			list := r.sync(runner)
 			got := make(chan *wire.SyncResponse, 1)
@@ -257,14 +253,14 @@ func TestSyncWaitsOnlyWhileTheListIsTheSame(t *testing.T) {
 				res, _ := r.Sync(context.Background(), runner, &wire.SyncRequest{Revision: list.GetRevision(), WaitMs: 15_000})
 				got <- res
 			}()
-			r.write(change)
+			r.write(step.change)
 			select {
 			case res := <-got:
 				if res.GetRevision() == list.GetRevision() {
-					t.Errorf("%s: the same list", name)
+					t.Errorf("%s: the same list", step.name)
 				}
 			case <-time.After(10 * time.Second):
-				t.Errorf("%s: not woken", name)
+				t.Errorf("%s: not woken", step.name)
 			}
 		}
 		list = r.sync(runner)
