@@ -74,12 +74,7 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	if err != nil {
 		return nil, errors.Join(err, h.listener.Close(), db.Close())
 	}
-	h.server = &http.Server{
-		Handler:           routes,
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
-	}
+	h.server = handlers.NewServer(routes, log)
 	return h, nil
 }
 

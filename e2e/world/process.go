@@ -128,7 +128,11 @@ func (w *World) CLIWith(stdin string, args ...string) Result {
 	c := exec.Command(w.Binary, args...)
 	c.Env = w.env()
 	c.Stdin, c.Stdout, c.Stderr = bytes.NewBufferString(stdin), &stdout, &stderr
+	began := time.Now()
 	err := c.Run()
+	if took := time.Since(began); took > 5*time.Second {
+		w.t.Logf("claude-hub %q took %s", args, took.Round(100*time.Millisecond))
+	}
 	r := Result{Args: args, Stdout: stdout.String(), Stderr: stderr.String(), Code: c.ProcessState.ExitCode()}
 	if err != nil && r.Code < 0 {
 		w.t.Fatalf("%v: %s", err, r)

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/claude-hub/claude-hub/app/fault"
@@ -64,6 +65,8 @@ type Client struct {
 	http  *http.Client
 	// patience is shortened by tests.
 	patience time.Duration
+	// answered: this Hub is there, so what fails now is worth waiting for. One that never answered is told at once.
+	answered atomic.Bool
 }
 
 // New makes a Client for the Hub at hub, such as "http://127.0.0.1:7780". transport nil is the default one.
@@ -129,7 +132,7 @@ func (c *Client) retry(ctx context.Context, again bool, try func() error) error 
 	began, pause := time.Now(), 100*time.Millisecond
 	for {
 		err := try()
-		if err == nil || !again || !passing(err) || time.Since(began) > c.patience {
+		if err == nil || !again || !passing(err) || !c.answered.Load() || time.Since(began) > c.patience {
 			return err
 		}
 		select {
@@ -175,6 +178,7 @@ func (c *Client) once(ctx context.Context, q call, body []byte) (reply, error) {
 	if err != nil {
 		return reply{}, c.unreachable(ctx, err)
 	}
+	c.answered.Store(true)
 	a := reply{res.StatusCode, res.Header, b}
 	if res.StatusCode < 300 || res.StatusCode == http.StatusNotModified {
 		return a, nil

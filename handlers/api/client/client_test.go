@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -421,5 +422,28 @@ func TestTheLogOfATestBuildThatNeverBeganEnds(t *testing.T) {
 	h.Hub.DB.SetClock(func() time.Time { return now.Add(3 * time.Minute) })
 	if end, err := h.CopyLog(t.Context(), client.TestLog(repo, test.ID), client.Follow{Live: true}, io.Discard); err != nil || end != 0 {
 		t.Fatalf("to %d, %v", end, err)
+	}
+}
+
+// A person who mistyped the URL, or whose Hub is down, is not kept waiting for it.
+func TestAHubThatNeverAnsweredIsUnreachableAtOnce(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := "http://" + l.Addr().String()
+	l.Close()
+	c, err := client.New(nobody, "token", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	var away *client.Unreachable
+	if _, err := c.Repos(t.Context()); !errors.As(err, &away) {
+		t.Fatalf("want Unreachable, got %v", err)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Fatalf("it took %s to say so", took)
 	}
 }
