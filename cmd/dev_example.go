@@ -47,7 +47,11 @@ func makeExample(ctx context.Context, data string) (example, error) {
 
 // exampleImage is the default image, or one made with debootstrap where that can't be had.
 func exampleImage(ctx context.Context, cfg fileConfig, out io.Writer) (string, error) {
-	images, err := image.Open(runner.ImageFolder(cfg.Data), cfg.Runner.ImageOptions())
+	pulls, err := cfg.Runner.ImageOptions()
+	if err != nil {
+		return "", err
+	}
+	images, err := image.Open(runner.ImageFolder(cfg.Data), pulls)
 	if err != nil {
 		return "", err
 	}

@@ -32,7 +32,10 @@ func (f *imageFlags) open(platform string) (*image.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := cfg.Runner.ImageOptions()
+	o, err := cfg.Runner.ImageOptions()
+	if err != nil {
+		return nil, err
+	}
 	if platform != "" {
 		o.Platform = platform
 	}

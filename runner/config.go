@@ -1,7 +1,10 @@
 package runner
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
+	"net/http"
 	"os"
 	"runtime"
 	"strings"
@@ -66,8 +69,23 @@ type ImagesConfig struct {
 }
 
 // ImageOptions is how this host's image store pulls.
-func (c Config) ImageOptions() image.Options {
-	return image.Options{Mirrors: c.Images.Mirrors, PlainHTTP: c.Images.PlainHTTP}
+func (c Config) ImageOptions() (image.Options, error) {
+	o := image.Options{Mirrors: c.Images.Mirrors, PlainHTTP: c.Images.PlainHTTP}
+	if c.CA == "" {
+		return o, nil
+	}
+	b, err := os.ReadFile(c.CA)
+	if err != nil {
+		return o, fmt.Errorf("runner.ca: the certificates can't be read: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(b) {
+		return o, fmt.Errorf("runner.ca: %s holds no certificates in PEM", c.CA)
+	}
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.TLSClientConfig = &tls.Config{RootCAs: pool}
+	o.Transport = t
+	return o, nil
 }
 
 // NetworkConfig is the Sandboxes' network.

@@ -109,7 +109,11 @@ func (r *Runner) open(dir string) error {
 		return err
 	}
 	r.engine = engine
-	if r.images, err = image.Open(ImageFolder(r.data), r.cfg.ImageOptions()); err != nil {
+	pulls, err := r.cfg.ImageOptions()
+	if err != nil {
+		return err
+	}
+	if r.images, err = image.Open(ImageFolder(r.data), pulls); err != nil {
 		return err
 	}
 	if r.spool, err = spool.Open(filepath.Join(dir, "spool"), spool.Options{}); err != nil {
