@@ -25,7 +25,7 @@ func TestSandboxBootsAndRunsPrograms(t *testing.T) {
 	if got := sh(t, sb, "hostname; cat /etc/hostname"); got != "box-a\nbox-a" {
 		t.Errorf("hostname is %q", got)
 	}
-	if got := sh(t, sb, "stat -c '%a %u:%g' /tmp /workspace /dev/shm"); got != "1777 0:0\n755 1000:1000\n1777 0:0" {
+	if got := sh(t, sb, "stat -c '%a %u:%g' /tmp /workspace /dev/shm /run /run/lock"); got != "1777 0:0\n755 1000:1000\n1777 0:0\n755 0:0\n1777 0:0" {
 		t.Errorf("folders are %q", got)
 	}
 	if got := sh(t, sb, "cat /proc/1/cmdline | tr '\\0' ' '"); !strings.HasPrefix(got, agentGuestPath) {

@@ -68,7 +68,7 @@ func checkBind(b sandbox.Bind) error {
 	if !path.IsAbs(g) || path.Clean(g) != g || g == "/" || strings.ContainsAny(g, "\x00\n") {
 		return bad("the guest path of a bound folder must be absolute and clean, not %q", g)
 	}
-	for _, p := range []string{"/proc", "/sys", "/dev", path.Dir(agentGuestPath)} {
+	for _, p := range []string{"/proc", "/sys", "/dev", "/run/lock", path.Dir(agentGuestPath)} {
 		if g == p || strings.HasPrefix(g, p+"/") {
 			return bad("nothing can be bound at %s", g)
 		}
@@ -186,6 +186,8 @@ func (e *Engine) mounts(p plan) []specs.Mount {
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", sys}},
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", "rw"}},
 		{Destination: "/run", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "mode=755", half}},
+		// Debian's /var/lock; images have the folder, which the tmpfs above covers.
+		{Destination: "/run/lock", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "noexec", "mode=1777", "size=5120k"}},
 		{Destination: agentGuestPath, Type: "bind", Source: e.cfg.Agent[0], Options: []string{"bind", "ro", "nosuid", "nodev"}},
 		{Destination: "/tmp", Type: "bind", Source: p.tmp, Options: []string{"bind", "rw", "nosuid", "nodev"}},
 	}
