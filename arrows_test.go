@@ -25,8 +25,8 @@ var arrows = map[string]string{
 	"app/audit":       "store",
 	"app/access":      "store app/github app/audit app/fault",
 	"app/fleet":       "store app/audit app/fault runner/wire",
-	"app/environment": "store envspec app/access app/fleet app/audit app/fault runner/wire",
-	"app/session":     "store app/access app/environment app/fleet app/audit app/fault runner/wire",
+	"app/environment": "store envspec app/access app/github app/fleet app/audit app/fault runner/wire",
+	"app/session":     "store app/access app/github app/environment app/fleet app/audit app/fault runner/wire",
 
 	"handlers":           "store app/fault app/access app/environment app/session app/fleet handlers/request handlers/api handlers/web handlers/runnerapi",
 	"handlers/request":   "",

@@ -89,7 +89,7 @@ func dev(ctx context.Context, cfg fileConfig, log zerolog.Logger, out io.Writer)
 	if n, err := h.sessions.ResumeAll(ctx, identity.Runner); err != nil {
 		return fmt.Errorf("wake the Sessions of the last run: %w", err)
 	} else if n > 0 {
-		fmt.Fprintf(out, "waking %d Sessions that were awake when dev stopped\n", n)
+		fmt.Fprintf(out, "waking what was awake when dev stopped (%d)\n", n)
 	}
 	fmt.Fprintf(out, "\n  claude-hub is ready: %s\n  sign in under any name; the example Repo is %s\n  Ctrl-C stops, and leaves Sandboxes asleep\n\n", h.url, example.repo.Name)
 
@@ -119,7 +119,7 @@ func sleepAll(h *hub, runnerID string, out io.Writer) error {
 	if n == 0 {
 		return nil
 	}
-	fmt.Fprintf(out, "putting %d Sessions to sleep; Ctrl-C again leaves them running\n", n)
+	fmt.Fprintf(out, "putting Sessions to sleep (%d). Ctrl-C again leaves them running\n", n)
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {

@@ -118,6 +118,16 @@ func (g *Gate) Repos(ctx context.Context, who Person) ([]Repo, error) {
 	return slices.DeleteFunc(repos, func(r Repo) bool { return !g.may(who, r) }), nil
 }
 
+// ReadRepo reads a Repo for the Hub itself, in its own transaction and without asking whether anybody may: what it
+// says goes to the Repo's own Runner, never to a person.
+func ReadRepo(tx *store.Tx, id github.RepoID) (Repo, error) {
+	r, err := scanRepo(tx.Row(repoSQL, int64(id)).Scan)
+	if err != nil {
+		return r, fmt.Errorf("read Repo %d: %w", id, err)
+	}
+	return r, nil
+}
+
 func scanRepo(scan func(...any) error) (r Repo, err error) {
 	var source string
 	err = scan(&r.ID, &source, &r.Name, &r.CloneURL)

@@ -9,6 +9,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/audit"
 	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/runner/wire"
 	"github.com/claude-hub/claude-hub/store"
 )
@@ -42,13 +43,11 @@ func WireRepo(r access.Repo) wire.Repo {
 }
 
 func (s *Service) repo(tx *store.Tx, environment string) (access.Repo, error) {
-	var r access.Repo
-	var source string
-	if err := tx.Row(repoOfSQL, environment).Scan(&r.ID, &r.Name, &r.CloneURL, &source); err != nil {
-		return r, fmt.Errorf("read Repo of Environment %s: %w", environment, err)
+	var id github.RepoID
+	if err := tx.Row(repoOfSQL, environment).Scan(&id); err != nil {
+		return access.Repo{}, fmt.Errorf("read Environment %s: %w", environment, err)
 	}
-	r.Dev = source == "dev"
-	return r, nil
+	return access.ReadRepo(tx, id)
 }
 
 // Observe takes a report of a Test build's Runner. A final state is reached once; what comes after it changes nothing.

@@ -5,7 +5,7 @@ const (
 ON CONFLICT (repo_id) DO NOTHING`
 	environmentSQL = `SELECT id, current FROM environments WHERE repo_id = $1`
 	setCurrentSQL  = `UPDATE environments SET current = $3 WHERE id = $1 AND current = $2`
-	repoOfSQL      = `SELECT r.id, r.name, r.clone_url, r.source FROM environments e JOIN repos r ON r.id = e.repo_id WHERE e.id = $1`
+	repoOfSQL      = `SELECT repo_id FROM environments WHERE id = $1`
 
 	draftSQL = `SELECT id, revision, spec, test_key, updated_at,
 COALESCE((SELECT login FROM people p WHERE p.id = updated_by), updated_by) FROM drafts WHERE environment_id = $1 AND source = 'web' AND ref = ''`

@@ -30,7 +30,7 @@ func (s *Service) Payload(_ context.Context, tx *store.Tx, a fleet.Assignment) (
 	if err != nil {
 		return nil, fmt.Errorf("read version of Session %s: %w", a.Subject, err)
 	}
-	repo, err := readRepo(tx, sn.repo)
+	repo, err := access.ReadRepo(tx, sn.repo)
 	if err != nil {
 		return nil, err
 	}
@@ -49,16 +49,6 @@ func (s *Service) Payload(_ context.Context, tx *store.Tx, a fleet.Assignment) (
 		DiskSize:   sn.DiskSize,
 		IdleMS:     sn.idle.Milliseconds(),
 	})
-}
-
-func readRepo(tx *store.Tx, id int64) (access.Repo, error) {
-	var r access.Repo
-	var source string
-	if err := tx.Row(repoOfSQL, id).Scan(&r.ID, &r.Name, &r.CloneURL, &source); err != nil {
-		return r, fmt.Errorf("read Repo %d: %w", id, err)
-	}
-	r.Dev = source == "dev"
-	return r, nil
 }
 
 // Observe takes a report of a Session's Runner.
@@ -141,7 +131,7 @@ func (s *Service) removed(tx *store.Tx, sn Session, a fleet.Assignment) error {
 		return fmt.Errorf("end Session %s: %w", sn.ID, err)
 	}
 	s.wake(tx, sn)
-	return audit.Record(tx, audit.Entry{Who: "system: Runner's report", Repo: sn.repo, Action: "session.deleted", Subject: sn.ID})
+	return audit.Record(tx, audit.Entry{Who: "system: Runner's report", Repo: int64(sn.repo), Action: "session.deleted", Subject: sn.ID})
 }
 
 func (s *Service) wake(tx *store.Tx, sn Session) { tx.Wake(fmt.Sprintf("sessions:%d", sn.repo)) }
@@ -209,7 +199,7 @@ func (s *Service) Idle(_ context.Context, tx *store.Tx, a fleet.Assignment, _ ti
 		return err
 	}
 	s.wake(tx, sn)
-	return audit.Record(tx, audit.Entry{Who: "system: idle", Repo: sn.repo, Action: "session.sleep", Subject: sn.ID})
+	return audit.Record(tx, audit.Entry{Who: "system: idle", Repo: int64(sn.repo), Action: "session.sleep", Subject: sn.ID})
 }
 
 // SleepAll asks every Session of a Runner that is awake to sleep and remembers that it was, so that ResumeAll wakes

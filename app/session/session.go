@@ -16,6 +16,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/environment"
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/runner/wire"
 	"github.com/claude-hub/claude-hub/store"
 )
@@ -82,7 +83,7 @@ type Session struct {
 	CreatedBy   string // login
 	ChangedAt   time.Time
 
-	repo                               int64
+	repo                               github.RepoID
 	environment, assignment, versionID string
 	idle                               time.Duration
 	resume                             bool

@@ -11,7 +11,6 @@ FROM sessions s JOIN versions v ON v.id = s.version_id `
 	listSQL    = columns + `WHERE s.repo_id = $1 AND s.state <> 'deleted' ORDER BY s.created_at DESC, s.id DESC`
 	awakeSQL   = columns + `WHERE s.runner_id = $1 AND s.state IN ('starting', 'running', 'waking') ORDER BY s.id`
 	resumeSQL  = columns + `WHERE s.runner_id = $1 AND s.resume = 1 AND s.state IN ('asleep', 'stopping') ORDER BY s.id`
-	repoOfSQL  = `SELECT id, name, clone_url, source FROM repos WHERE id = $1`
 	wantSQL    = `UPDATE sessions SET state = $2, version_id = $3, idle_ms = $4, resume = $5, changed_at = $6 WHERE id = $1`
 	observeSQL = `UPDATE sessions SET state = $2, detail = $3, changed_at = $4 WHERE id = $1`
 	detailSQL  = `UPDATE sessions SET detail = $2 WHERE id = $1`

@@ -209,7 +209,7 @@ func (w *World) StartRunner() {
 			return err
 		}
 		if len(runners) != 1 || !runners[0].Online {
-			return fmt.Errorf("Runners: %+v", runners)
+			return fmt.Errorf("the Hub lists %+v", runners)
 		}
 		return nil
 	})
