@@ -33,7 +33,8 @@ e2e: deps-test build ## the whole story through CLI and HTTP, on SQLite and Post
 ROUNDS ?= 50
 SEED   ?= 1
 kill: deps-test build ## kill -9 of Hub, Runner or both at random moments (ROUNDS=50 SEED=1)
-	@go run ./e2e/kill -binary $(BINARY) -rounds $(ROUNDS) -seed $(SEED)
+	@go test -c -o bin/kill.test ./e2e/kill
+	@CLAUDE_HUB_BINARY=$(abspath $(BINARY)) bin/kill.test -test.timeout 60m -rounds $(ROUNDS) -seed $(SEED)
 
 bench: deps-test build ## the figures, as a table (BENCH=boot,wake JSON=file)
 	@go run ./e2e/bench -binary $(BINARY) -only "$(BENCH)" -json "$(JSON)"

@@ -1,0 +1,243 @@
+package kill
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/claude-hub/claude-hub/app/fault"
+	"github.com/claude-hub/claude-hub/handlers/api/client"
+	"github.com/claude-hub/claude-hub/handlers/api/schema"
+	"github.com/claude-hub/claude-hub/runner/wire"
+)
+
+// session is one Session with what it is known to hold.
+type session struct {
+	id    string
+	made  int
+	asked string            // running or asleep
+	files map[string]string // name → SHA-256, of execs that ended with code 0
+	maybe map[string]string // of execs that were begun
+	log   []byte            // as a follower received it
+}
+
+func (s *session) String() string { return fmt.Sprintf("the Session of round %d (%s)", s.made, s.id) }
+
+// work does with the Session of a slot what the plan says.
+func (r *round) work(slot int) {
+	actor := fmt.Sprintf("session %d", slot)
+	defer r.at(actor, "")
+	var followed sync.WaitGroup
+	defer followed.Wait()
+	follow, unfollow := context.WithCancel(r.ctx)
+	defer unfollow()
+	s := r.slots[slot]
+	if s != nil {
+		followed.Go(func() { r.followSession(follow, s) })
+	}
+	for n, o := range r.plan.sessions[slot] {
+		r.at(actor, "a pause")
+		r.wait(o.pause)
+		r.at(actor, o.what)
+		var err error
+		switch o.what {
+		case "start":
+			if s, err = r.start(slot); err == nil {
+				r.slots[slot] = s
+				followed.Go(func() { r.followSession(follow, s) })
+				err = r.until(s, "running")
+			}
+		case "write":
+			err = r.write(s, fmt.Sprintf("k-%d-%d", r.plan.number, n), o)
+		case "sleep":
+			if err = r.ask(s, "asleep", r.c.Sleep); err == nil {
+				err = r.until(s, "asleep")
+			}
+		case "wake":
+			if err = r.ask(s, "running", r.c.Wake); err == nil {
+				err = r.until(s, "running")
+			}
+		case "nap":
+			if err = r.ask(s, "asleep", r.c.Sleep); err == nil {
+				if err = r.ask(s, "running", r.c.Wake); err == nil {
+					err = r.until(s, "running")
+				}
+			}
+		case "delete":
+			r.slots[slot] = nil
+			err = r.delete(s)
+		}
+		if err != nil {
+			r.fault(fmt.Sprintf("%s in slot %d", o.what, slot), err)
+			return
+		}
+	}
+	if s := r.slots[slot]; s != nil && s.asked == "running" {
+		r.at(actor, "look at its Workspace")
+		if err := r.look(s); err != nil {
+			r.fault(fmt.Sprintf("look at %s", s), err)
+		}
+	}
+}
+
+// start makes a Session, once: its work branch says which it is.
+func (r *round) start(slot int) (*session, error) {
+	branch := fmt.Sprintf("kill/r%d-s%d", r.plan.number, slot)
+	s := &session{made: r.plan.number, asked: "running", files: map[string]string{}, maybe: map[string]string{}}
+	err := r.insist(r.ctx, func() (bool, error) {
+		all, err := r.c.Sessions(r.ctx, r.repo)
+		if err != nil {
+			return false, err
+		}
+		for _, one := range all {
+			if one.WorkBranch == branch {
+				s.id = one.ID
+				return true, nil
+			}
+		}
+		one, err := r.c.StartSession(r.ctx, r.repo, schema.StartSession{WorkBranch: branch})
+		s.id = one.ID
+		return err == nil, err
+	})
+	return s, err
+}
+
+func (r *round) ask(s *session, asked string, do func(context.Context, int64, string) (schema.Session, error)) error {
+	s.asked = asked
+	return r.insist(r.ctx, func() (bool, error) {
+		_, err := do(r.ctx, r.repo, s.id)
+		return err == nil, err
+	})
+}
+
+// until waits until a Session is in a state. There is no way to it over a failure.
+func (r *round) until(s *session, state string) error {
+	var now schema.Session
+	err := r.insist(r.ctx, func() (bool, error) {
+		var err error
+		now, err = r.c.WaitSession(r.ctx, r.repo, s.id, func(now schema.Session) bool {
+			return (now.State == state && !now.Unreachable) || now.State == "failed"
+		}, nil)
+		return err == nil, err
+	})
+	if err == nil && now.State == "failed" {
+		result.count(r.t, &result.lost, "lost", "%s was to be %s and failed: %s\n%s", s, state, asJSON(now.Detail), tail(s.log))
+		return errors.New("the Session failed")
+	}
+	return err
+}
+
+func (r *round) delete(s *session) error {
+	return r.insist(r.ctx, func() (bool, error) {
+		err := r.c.DeleteSession(r.ctx, r.repo, s.id, s.id)
+		if client.Is(err, fault.NotFound) {
+			return true, nil
+		}
+		return false, err // asked for again until it is gone: that changes nothing
+	})
+}
+
+// run runs a command in a Session until one run of it came to an end of its own. A run that was cut off by a kill says
+// nothing; one that was not, but failed to run, is a fault.
+func (r *round) run(s *session, stdin []byte, argv ...string) (stdout string, code int, err error) {
+	err = r.insist(r.ctx, func() (bool, error) {
+		turn := r.turns.Load()
+		var out, errs bytes.Buffer
+		exit, err := r.c.Run(r.ctx, r.repo, s.id, wire.ChannelSpec{Argv: argv}, client.Stdio{In: bytes.NewReader(stdin), Out: &out, Err: &errs})
+		if r.ctx.Err() != nil {
+			return false, context.Cause(r.ctx)
+		}
+		if err == nil && exit.Failed != "" {
+			err = fmt.Errorf("%q could not be run: %s", argv, exit.Failed)
+		}
+		if err != nil && !r.undisturbed(turn) {
+			return false, nil
+		}
+		stdout, code = out.String(), exit.Code
+		if err == nil && code != 0 {
+			err = fmt.Errorf("%q ended with code %d: %s", argv, code, errs.String())
+		}
+		return err == nil, err
+	})
+	return stdout, code, err
+}
+
+// write has a process in the Sandbox write a file: whole or not at all, and on the disk before it says so.
+func (r *round) write(s *session, name string, o op) error {
+	src := rand.NewChaCha8([32]byte{byte(o.seed), byte(o.seed >> 8), byte(o.seed >> 16), byte(o.seed >> 24)})
+	content := make([]byte, o.size)
+	_, _ = src.Read(content) // never fails
+	sum := sha256.Sum256(content)
+	s.maybe[name] = hex.EncodeToString(sum[:])
+	_, _, err := r.run(s, content, "sh", "-c", `dd of=".$1.$$" conv=fsync 2>/dev/null && mv ".$1.$$" "$1" && sync`, "sh", name)
+	if err == nil {
+		s.files[name] = s.maybe[name]
+	}
+	return err
+}
+
+// lookAt prints what a Workspace holds, which boots its start script ran in, and the boot it is in now.
+const lookAt = `ls | grep '^k-' | xargs -r sha256sum; echo ==; cat boots; echo ==; sed 's/.*) //' /proc/1/stat | cut -d' ' -f20`
+
+// look compares a running Session's Workspace with what is known of it. Its start script runs beside it, so that one is
+// waited for.
+func (r *round) look(s *session) error {
+	for {
+		out, _, err := r.run(s, nil, "sh", "-c", lookAt)
+		if err != nil {
+			return err
+		}
+		parts := strings.Split(out, "==\n")
+		if len(parts) != 3 {
+			return fmt.Errorf("what was printed makes no sense: %q", out)
+		}
+		boots, now := strings.Fields(parts[1]), strings.TrimSpace(parts[2])
+		if !slices.Contains(boots, now) { // the round's time ends this
+			r.wait(100 * time.Millisecond)
+			if r.ctx.Err() != nil {
+				return context.Cause(r.ctx)
+			}
+			continue
+		}
+		slices.Sort(boots)
+		if once := slices.Compact(slices.Clone(boots)); len(once) != len(boots) {
+			result.count(r.t, &result.doubled, "doubled", "%s: a start script ran twice in one boot: %q\n%s", s, boots, tail(s.log))
+		}
+		r.compare(s, parts[0])
+		return nil
+	}
+}
+
+func (r *round) compare(s *session, sums string) {
+	there := map[string]string{}
+	for line := range strings.Lines(sums) {
+		if f := strings.Fields(line); len(f) == 2 {
+			there[f[1]] = f[0]
+		}
+	}
+	for name, sum := range s.files {
+		if there[name] != sum {
+			result.count(r.t, &result.lost, "lost", "%s: the file %s has SHA-256 %q, not %s", s, name, there[name], sum)
+		}
+	}
+	for name, sum := range there {
+		if s.maybe[name] != sum {
+			result.count(r.t, &result.lost, "lost", "%s: the file %s has SHA-256 %s, and nothing like it was written", s, name, sum)
+		}
+	}
+}
+
+func (r *round) followSession(ctx context.Context, s *session) {
+	_, err := r.follow(ctx, client.SessionLog(r.repo, s.id), s.log, func(b []byte) { s.log = append(s.log, b...) })
+	if err != nil && ctx.Err() == nil && !client.Is(err, fault.NotFound) {
+		r.fault(fmt.Sprintf("follow the log of %s", s), err)
+	}
+}
