@@ -40,15 +40,29 @@ type record struct {
 
 func (r *Runner) recordPath(id string) string { return filepath.Join(r.records, id+".json") }
 
-func (r *Runner) writeRecord(rec record) error {
+// writeRecord replaces a record. Whole it is after a kill in any case; durable also after a power cut.
+func (r *Runner) writeRecord(rec record, durable bool) error {
 	b, err := json.Marshal(rec)
 	if err != nil {
 		return err
 	}
-	if err := build.WriteFile(r.recordPath(rec.ID), b); err != nil {
+	if err := build.WriteFile(r.recordPath(rec.ID), b, durable); err != nil {
 		return fmt.Errorf("the Runner can't store its state: %w", err)
 	}
 	return nil
+}
+
+// mark is what of a record must not be lost to a power cut: a Workspace that is cloned again, an outcome that comes twice.
+type mark struct {
+	fence     int64
+	ended     bool
+	base      string
+	workspace bool
+	disk      int64
+}
+
+func (rec record) mark() mark {
+	return mark{rec.Fence, rec.Ended, rec.Marks.Base, rec.Session.Workspace, rec.Session.DiskSize}
 }
 
 func (r *Runner) readRecords() ([]record, error) {
@@ -73,7 +87,10 @@ func (r *Runner) readRecords() ([]record, error) {
 			err = json.Unmarshal(b, &rec)
 		}
 		if err != nil || rec.ID+".json" != e.Name() {
-			errs = append(errs, fmt.Errorf("the state in %s can't be read (%v); move it away to start without it", path, err))
+			// A power cut on a file system that loses what was renamed. The Hub's list brings the assignment back; what is on
+			// a Session's disk is found there.
+			r.log.Error().Err(err).Str("file", path).Msg("the state of an assignment can't be read; it is put aside and begun again")
+			errs = append(errs, os.Rename(path, path+".damaged"))
 			continue
 		}
 		all = append(all, rec)

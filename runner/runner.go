@@ -263,7 +263,7 @@ func (r *Runner) begin(it *wire.Item) (*worker, error) {
 		return nil, fmt.Errorf("%q is no id of an assignment", it.Id)
 	}
 	rec := record{ID: it.Id, Kind: it.Kind, Want: it.Want, Generation: it.Generation, Fence: it.Fence, Deadline: it.DeadlineMs}
-	if err := r.writeRecord(rec); err != nil {
+	if err := r.writeRecord(rec, true); err != nil {
 		return nil, err
 	}
 	w, err := newWorker(r, rec)

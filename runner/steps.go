@@ -109,7 +109,7 @@ func (w *worker) afresh(ctx context.Context) error {
 		return err
 	}
 	w.wake()
-	return w.r.writeRecord(w.rec)
+	return w.storeLocked(w.rec)
 }
 
 // endTest makes the outcome final.

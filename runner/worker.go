@@ -31,6 +31,7 @@ type worker struct {
 
 	mu       sync.Mutex
 	rec      record
+	durable  mark // of the newest record that a power cut can't undo
 	listed   bool // the Hub's list has it, or no list came yet in this process
 	channels []*wire.Channel
 	cancel   context.CancelCauseFunc // of what runs now
@@ -47,7 +48,7 @@ type worker struct {
 const progressEvery = 500 * time.Millisecond
 
 func newWorker(r *Runner, rec record) (*worker, error) {
-	w := &worker{r: r, id: rec.ID, rec: rec, listed: true, poke: make(chan struct{}, 1),
+	w := &worker{r: r, id: rec.ID, rec: rec, durable: rec.mark(), listed: true, poke: make(chan struct{}, 1),
 		log: r.log.With().Str("assignment", rec.ID).Str("kind", rec.Kind).Logger()}
 	if err := w.open(); err != nil {
 		return nil, err
@@ -227,7 +228,7 @@ func (w *worker) fetch(ctx context.Context, rec record) (record, error) {
 			defer w.mu.Unlock()
 			w.rec.Payload, w.rec.Of = b, rec.Generation
 			rec.Payload, rec.Of = b, rec.Generation
-			return rec, w.r.writeRecord(w.rec)
+			return rec, w.storeLocked(w.rec)
 		}
 		if ctx.Err() != nil {
 			return rec, context.Cause(ctx)
@@ -257,13 +258,23 @@ func (w *worker) snapshotLocked() record {
 	return rec
 }
 
+// storeLocked writes the record, waiting for the disk only where a power cut would do harm: a wake has ten of these.
+func (w *worker) storeLocked(rec record) error {
+	m := rec.mark()
+	if err := w.r.writeRecord(rec, m != w.durable); err != nil {
+		return err
+	}
+	w.durable = m
+	return nil
+}
+
 func (w *worker) save() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.gone {
 		return nil
 	}
-	return w.r.writeRecord(w.snapshotLocked())
+	return w.storeLocked(w.snapshotLocked())
 }
 
 // changed is the Track's: what a restarted Runner must know is stored and reported at once, progress at its pace.
@@ -302,7 +313,7 @@ func (w *worker) report(state string) error {
 	}
 	w.rec.State = state
 	rec := w.snapshotLocked()
-	if err := w.r.writeRecord(rec); err != nil {
+	if err := w.storeLocked(rec); err != nil {
 		return err
 	}
 	detail, err := json.Marshal(w.detail(rec))

@@ -4,23 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/claude-hub/claude-hub/runner/redact"
 	"github.com/claude-hub/claude-hub/runner/sandbox"
 )
 
-// flight is one build under way for Sessions that wait for it. It goes on while one of them waits, and all of them see
-// its log.
+// flight is one build under way for Sessions that wait for it. It goes on while one of them waits, whether or not that is
+// the one that began it, and all of them see its log and its phases.
 type flight struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 	base   Base
 	err    error
+	log    *Log
+	track  *Track
 
 	mu      sync.Mutex
-	waiters int
-	logs    map[*Log]bool // of those that joined later
+	waiters map[*Job]bool
+	first   *Job // whose log and state the build is kept in, so that it survives the Runner's process; nil when it left
 	backlog []redact.Text
 	size    int
 }
@@ -62,45 +66,87 @@ func (b *Builder) fly(ctx context.Context, j *Job, key string) (Base, error) {
 	b.mu.Lock()
 	f, joined := b.flights[key]
 	if !joined {
-		fctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-		f = &flight{cancel: cancel, done: make(chan struct{}), logs: map[*Log]bool{}}
+		f = b.takeOff(ctx, j, key)
 		b.flights[key] = f
-		go b.lead(fctx, f, j, key)
 	}
-	f.mu.Lock()
-	f.waiters++
-	if joined {
-		j.Log.Mark("this build is under way for another Session; its log so far:")
-		for _, t := range f.backlog {
-			j.Log.Append(t)
-		}
-		f.logs[j.Log] = true
-	}
-	f.mu.Unlock()
+	f.join(j, joined)
 	b.mu.Unlock()
 
 	select {
 	case <-f.done:
+		return f.base, f.err
 	case <-ctx.Done():
-		f.mu.Lock()
-		f.waiters--
-		last := f.waiters == 0
-		delete(f.logs, j.Log)
-		f.mu.Unlock()
-		if last || errors.Is(context.Cause(ctx), ErrShutdown) {
-			why := errGrounded
-			if errors.Is(context.Cause(ctx), ErrShutdown) {
-				why = ErrShutdown
-			}
-			f.cancel(why)
-			<-f.done
-		} else if !joined {
-			// Others still wait: the build goes on without this Session's log and state.
-			j.Log.Detach()
-		}
-		return Base{}, context.Cause(ctx)
 	}
-	return f.base, f.err
+	why := context.Cause(ctx)
+	last := f.leave(j)
+	if last || errors.Is(why, ErrShutdown) {
+		end := errGrounded
+		if errors.Is(why, ErrShutdown) {
+			end = ErrShutdown
+		}
+		f.cancel(end)
+		<-f.done
+	}
+	return Base{}, why
+}
+
+// takeOff begins a build, in the log and the state of j. The caller holds the Builder's lock.
+func (b *Builder) takeOff(ctx context.Context, j *Job, key string) *flight {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	f := &flight{cancel: cancel, done: make(chan struct{}), waiters: map[*Job]bool{}, first: j, log: NewLog(j.Log.set, j.Log.stream)}
+	f.log.Tee(f.spread)
+	f.track = NewTrack(j.Track.Phases(), j.Track.Notes(), f.mirror)
+	marks := *j.Marks
+	own := &Job{ID: j.ID, Recipe: j.Recipe, Log: f.log, Track: f.track, Marks: &marks, Save: func() error {
+		f.mu.Lock()
+		first := f.first
+		f.mu.Unlock()
+		if first == nil {
+			return nil
+		}
+		*first.Marks = marks
+		return first.Save()
+	}}
+	go b.lead(ctx, f, own, key)
+	return f
+}
+
+func (f *flight) join(j *Job, late bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.waiters[j] = true
+	if late {
+		j.Log.Mark("this build is under way for another Session; its log so far:")
+		for _, t := range f.backlog {
+			j.Log.Append(t)
+		}
+	}
+}
+
+// leave says whether nobody waits any more.
+func (f *flight) leave(j *Job) bool {
+	f.mu.Lock()
+	delete(f.waiters, j)
+	first := f.first == j
+	if first {
+		f.first = nil
+	}
+	last := len(f.waiters) == 0
+	f.mu.Unlock()
+	if first && !last {
+		f.log.Detach() // never under f.mu: spread comes with the log's lock
+	}
+	return last
+}
+
+// mirror shows the build's phases in all that wait.
+func (f *flight) mirror(urgent bool) {
+	f.mu.Lock()
+	waiters := slices.Collect(maps.Keys(f.waiters))
+	f.mu.Unlock()
+	for _, j := range waiters {
+		j.Track.mirror(f.track, urgent)
+	}
 }
 
 func (b *Builder) lead(ctx context.Context, f *flight, j *Job, key string) {
@@ -109,7 +155,7 @@ func (b *Builder) lead(ctx context.Context, f *flight, j *Job, key string) {
 			f.err = fmt.Errorf("the build crashed: %v", p)
 			b.cfg.Log.Error().Interface("panic", p).Str("key", key).Msg("a build crashed")
 		}
-		j.Log.Tee(nil)
+		f.log.EndLine()
 		b.mu.Lock()
 		delete(b.flights, key)
 		b.mu.Unlock()
@@ -117,7 +163,6 @@ func (b *Builder) lead(ctx context.Context, f *flight, j *Job, key string) {
 	}()
 	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.BuildTimeout, ErrDeadline)
 	defer cancel()
-	j.Log.Tee(f.spread)
 	box := boxOf(key)
 	f.base, f.err = b.make(ctx, j, box, SnapshotName(key, j.ID))
 	if f.err == nil || errors.Is(f.err, ErrShutdown) {
@@ -144,7 +189,9 @@ func (f *flight) spread(t redact.Text) {
 		f.size -= f.backlog[0].Len()
 		f.backlog = f.backlog[1:]
 	}
-	for l := range f.logs {
-		l.Append(t)
+	for j := range f.waiters {
+		if j != f.first {
+			j.Log.Append(t)
+		}
 	}
 }

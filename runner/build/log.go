@@ -120,6 +120,15 @@ func (l *Log) Tee(f func(redact.Text)) {
 	l.tee = f
 }
 
+// EndLine ends a line that a program left open.
+func (l *Log) EndLine() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.midLine {
+		l.put("", redact.Static("\n"))
+	}
+}
+
 // Detach stops writing to the spool, for a log whose assignment is gone while others still follow it.
 func (l *Log) Detach() {
 	l.mu.Lock()

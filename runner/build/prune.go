@@ -20,7 +20,7 @@ func (b *Builder) Use(name string) {
 	b.used[name] = time.Now().UnixMilli()
 	body, err := json.Marshal(b.used)
 	if err == nil {
-		err = WriteFile(b.usedPath(), body)
+		err = WriteFile(b.usedPath(), body, false)
 	}
 	if err != nil {
 		b.cfg.Log.Warn().Err(err).Msg("when a build was used last could not be stored")
@@ -129,20 +129,27 @@ func (b *Builder) Sweep(ctx context.Context, owned func(assignment string) bool,
 	return errors.Join(errs...)
 }
 
-// WriteFile replaces a file as a whole: after a crash there is the old one or the new one.
-func WriteFile(path string, body []byte) error {
+// WriteFile replaces a file as a whole: after a kill at any moment there is the old one or the new one. durable waits
+// until a power cut can't bring the old one back.
+func WriteFile(path string, body []byte, durable bool) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(body)
-	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil && durable {
+		err = f.Sync()
+	}
+	err = errors.Join(err, f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
 		os.Remove(f.Name())
 		return err
+	}
+	if !durable {
+		return nil
 	}
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {

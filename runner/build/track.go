@@ -166,3 +166,19 @@ func (t *Track) Since(name string) time.Duration {
 	}
 	return 0
 }
+
+// mirror takes over what another Track says of its phases.
+func (t *Track) mirror(of *Track, urgent bool) {
+	phases, notes, progress := of.Phases(), of.Notes(), of.Progress()
+	t.edit(urgent, func() {
+		for _, p := range phases {
+			*t.phase(p.Name) = p
+		}
+		for _, n := range notes {
+			if !slices.Contains(t.notes, n) {
+				t.notes = append(t.notes, n)
+			}
+		}
+		t.progress = progress
+	})
+}

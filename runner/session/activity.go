@@ -39,8 +39,8 @@ func (a *activity) begin(counts bool) bool {
 func (a *activity) end(counted bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.last = time.Now()
-	if counted {
+	if counted { // a terminal that is closed, perhaps because the Session is to sleep, is no activity
+		a.last = time.Now()
 		a.busy--
 	}
 }

@@ -250,7 +250,9 @@ func (ch *channel) copy(ctx context.Context, s agent.Stream, had *agent.Span) {
 	for {
 		n, err := r.Read(buf)
 		if n > 0 {
-			ch.m.act.touch()
+			if ctx.Err() == nil {
+				ch.m.act.touch()
+			}
 			_, werr := w.Write(buf[:n])
 			if werr == nil && ch.spec.TTY {
 				werr = w.Release()

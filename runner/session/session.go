@@ -272,9 +272,10 @@ func (m *Machine) workspace(ctx context.Context, p wire.Session, user build.User
 		}
 		return nil
 	}
-	// Whole or not, no Sandbox has seen it: the mark is made before one boots.
-	if err := os.RemoveAll(folder); err != nil {
-		return err
+	if _, err := os.Lstat(folder); err == nil {
+		// A clone gets its name when it is whole. The mark of it was lost, perhaps long ago: it is never thrown away.
+		m.track.End(wire.PhaseClone, "already there", nil)
+		return m.edit(func(st *State) { st.Workspace = true })
 	}
 	res, err := m.b.Clone(ctx, m.log(), m.track, build.CloneJob{Repo: p.Repo, Branch: p.Branch, WorkBranch: p.WorkBranch, Folder: folder,
 		UID: mounted.IDBase + user.UID, GID: mounted.IDBase + user.GID})

@@ -1,0 +1,93 @@
+package runner
+
+import (
+	"encoding/pem"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/envspec"
+	"github.com/claude-hub/claude-hub/runner/wire"
+)
+
+func TestProxyAndCertificatesOfTheRunnerReachEveryProcess(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	tls := httptest.NewTLSServer(nil)
+	t.Cleanup(tls.Close)
+	certificates := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: tls.Certificate().Raw}))
+	w.cfg.CA = filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(w.cfg.CA, []byte(certificates), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w.cfg.Proxy = ProxyConfig{HTTP: "http://proxy.example:3128", No: "localhost"}
+	w.start()
+	show := `echo "$http_proxy $HTTP_PROXY $no_proxy ${https_proxy-unset}"; cat "$SSL_CERT_FILE" "$NODE_EXTRA_CA_CERTS"`
+	id := w.test(envspec.Spec{Image: w.image("app:v1", asCoder), Bootstrap: show, Start: show}, w.repo())
+	state, d := w.outcome(id)
+	want := "http://proxy.example:3128 http://proxy.example:3128 localhost unset\n" + certificates + certificates
+	if log := w.wholeLog(id); state != wire.StatePassed || strings.Count(log, want) != 2 {
+		t.Fatalf("%s: %+v\n%s", state, d.Failure, log)
+	}
+}
+
+func TestAFullHostRefusesNewWorkWithNumbers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.cfg.LowWater = 1 << 50
+	w.start()
+	id := w.test(envspec.Spec{Image: w.image("app:v1", nil), Bootstrap: "true"}, w.repo())
+	state, d := w.outcome(id)
+	if state != wire.StateFailed || d.Failure.Code != "host-full" || !strings.ContainsAny(d.Failure.Message, "0123456789") {
+		t.Fatalf("%s: %+v", state, d.Failure)
+	}
+	t.Log(d.Failure.Message)
+}
+
+func TestADamagedRecordIsPutAsideAndTheSessionFindsItsWorkspace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	recipe, key := w.version(envspec.Spec{Image: w.image("app:v1", nil)})
+	id := w.session(recipe, key, w.repo())
+	w.untilState(id, wire.StateRunning)
+	w.sh(id, "echo work >mine")
+	path := w.runner.recordPath(id)
+	w.halt()
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	w.until(id, "running again", func(fleet.Report) bool {
+		b, err := os.ReadFile(path)
+		return err == nil && strings.Contains(string(b), `"awake":true`)
+	})
+	if got := w.sh(id, "cat mine"); got != "work\n" {
+		t.Errorf("the Workspace: %q", got)
+	}
+}
+
+func TestARunnerRefusesAFolderThatIsInUse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	cfg := w.cfg
+	cfg.RunDir = testRunDir()
+	if _, err := New(w.data, w.identity, cfg, "test", zerolog.Nop()); err == nil || !strings.Contains(err.Error(), "another Runner runs on the data folder") {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestIdsThatCouldNameOtherFilesAreRefused(t *testing.T) {
+	t.Parallel()
+	for id, want := range map[string]bool{"0190-ab": true, "": false, "../x": false, "-x": false, "A": false, strings.Repeat("a", 61): false, "a/b": false} {
+		if safeID(id) != want {
+			t.Errorf("%q", id)
+		}
+	}
+}
