@@ -7,11 +7,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/envspec"
+	"github.com/claude-hub/claude-hub/runner/build"
 	"github.com/claude-hub/claude-hub/runner/wire"
 )
 
@@ -89,5 +91,37 @@ func TestIdsThatCouldNameOtherFilesAreRefused(t *testing.T) {
 		if safeID(id) != want {
 			t.Errorf("%q", id)
 		}
+	}
+}
+
+func TestACrashInAnAssignmentFailsItAndNotTheRunner(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r, err := New(w.data, w.identity, w.cfg, "test", zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.client = nil // whoever asks the Hub for a payload crashes
+	r.take([]*wire.Item{
+		{Id: "one", Kind: wire.KindTestBuild, Want: wire.WantRun, Generation: 1, Fence: 1},
+		{Id: "two", Kind: wire.KindSession, Want: wire.WantRun, Generation: 1, Fence: 1},
+	}, nil)
+	for _, id := range []string{"one", "two"} {
+		for end := time.Now().Add(limit); ; time.Sleep(5 * time.Millisecond) {
+			if got, _, ok := r.spool.Newest(id); ok && got.State == wire.StateFailed {
+				if !strings.Contains(string(got.Detail), "claude-hub itself failed here") {
+					t.Errorf("%s: %s", id, got.Detail)
+				}
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s did not fail", id)
+			}
+		}
+	}
+	r.stop(build.ErrShutdown)
+	r.wg.Wait()
+	if err := r.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -185,6 +185,11 @@ func (w *worker) guard(ctx context.Context) (done bool, err error) {
 		w.rec.Failure = &wire.Failure{Phase: w.track.FailRunning(), Code: build.CodeInternal,
 			Message: "claude-hub itself failed here; the Runner's log says more"}
 		w.mu.Unlock()
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("reporting the crash crashed as well: %v", p)
+			}
+		}()
 		err = w.report(wire.StateFailed)
 	}()
 	w.mu.Lock()

@@ -235,3 +235,30 @@ func TestAFlightGoesOnWithoutTheOneThatBeganIt(t *testing.T) {
 		t.Error("nobody waits")
 	}
 }
+
+// listing is an engine that only lists.
+type listing struct {
+	sandbox.Engine
+	list []sandbox.Status
+}
+
+func (l listing) List(context.Context) ([]sandbox.Status, error) { return l.list, nil }
+
+func TestABootThatCouldTakeTheHostsLastProcessIdsIsRefused(t *testing.T) {
+	t.Parallel()
+	limits := sandbox.Limits{Pids: 4096}
+	b := &Builder{cfg: Config{Runner: "r1"}, pidMax: func() (int64, error) { return 16384, nil }, engine: listing{list: []sandbox.Status{
+		{ID: "a", Running: true, Spec: sandbox.Spec{Limits: limits}}, {ID: "b", Running: true, Spec: sandbox.Spec{Limits: limits}},
+		{ID: "c", Spec: sandbox.Spec{Limits: limits}},
+	}}}
+	if err := b.Room(t.Context(), "d", limits); err != nil {
+		t.Errorf("3 × 4,096 of 16,384: %v", err)
+	}
+	if err := b.Room(t.Context(), "a", sandbox.Limits{Pids: 10000}); err != nil {
+		t.Errorf("what runs under the same id doesn't count twice: %v", err)
+	}
+	err := b.Room(t.Context(), "d", sandbox.Limits{Pids: 8192})
+	if f := Explain(wire.PhaseBoot, err); err == nil || f.Code != CodeHostFull || !strings.Contains(f.Message, "may have 16384 processes") {
+		t.Errorf("got %+v", f)
+	}
+}

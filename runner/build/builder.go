@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -61,6 +62,7 @@ type Builder struct {
 	cfg    Config
 	engine sandbox.Engine
 	images *image.Store
+	pidMax func() (int64, error)
 
 	mu      sync.Mutex
 	flights map[string]*flight
@@ -81,7 +83,7 @@ func New(cfg Config, engine sandbox.Engine, images *image.Store) (*Builder, erro
 	if err := os.MkdirAll(filepath.Join(cfg.Dir, "disks"), 0o700); err != nil {
 		return nil, err
 	}
-	b := &Builder{cfg: cfg, engine: engine, images: images, flights: map[string]*flight{}, used: map[string]int64{}}
+	b := &Builder{cfg: cfg, engine: engine, images: images, pidMax: readPidMax, flights: map[string]*flight{}, used: map[string]int64{}}
 	b.readUsed()
 	return b, nil
 }
@@ -248,6 +250,43 @@ func (b *Builder) discard(ctx context.Context, id sandbox.ID) error {
 		return fmt.Errorf("deleting the Sandbox's disk: %w", err)
 	}
 	return nil
+}
+
+// pidsSpare is what the host itself needs of the kernel's process ids.
+const pidsSpare = 2048
+
+// Room refuses a boot that, with all Sandboxes at their limits, could leave the host without process ids: then nothing on
+// it could start any more, not even what would stop a Sandbox.
+func (b *Builder) Room(ctx context.Context, id sandbox.ID, l sandbox.Limits) error {
+	most, err := b.pidMax()
+	if err != nil {
+		return err
+	}
+	list, err := b.engine.List(ctx)
+	if err != nil {
+		return err
+	}
+	sum := l.Pids
+	for _, s := range list {
+		if s.Running && s.ID != id {
+			sum += s.Spec.Limits.Pids
+		}
+	}
+	if sum+pidsSpare > most {
+		return &Failed{wire.Failure{Code: CodeHostFull, Message: fmt.Sprintf(
+			"Runner %s has no room for another Sandbox: those that run may have %d processes with it, the host allows %d and needs %d "+
+				"itself. Put a Session to sleep, lower runner.pids, or raise the host's kernel.pid_max",
+			b.cfg.Runner, sum, most, pidsSpare)}}
+	}
+	return nil
+}
+
+func readPidMax() (int64, error) {
+	raw, err := os.ReadFile("/proc/sys/kernel/pid_max")
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
 }
 
 // Dial is a Client of a Sandbox's agent.

@@ -169,6 +169,9 @@ func (b *Builder) bootForBuild(ctx context.Context, j *Job, spec sandbox.Spec, b
 	if err := b.discard(ctx, box); err != nil {
 		return nil, nil, err
 	}
+	if err := b.Room(ctx, box, spec.Limits); err != nil {
+		return nil, nil, err
+	}
 	s, err := b.engine.Start(ctx, box, spec)
 	if err != nil {
 		return nil, nil, cause(ctx, err)

@@ -184,6 +184,9 @@ func (b *Builder) start(ctx context.Context, j *Job, spec envspec.Spec, base Bas
 // Sandbox lost is started again in a fresh one on the same clone: it must stand that, as it does at each wake.
 func (b *Builder) bootForTest(ctx context.Context, j *Job, spec sandbox.Spec) (sandbox.Sandbox, *agent.Client, error) {
 	box := testBox(j.ID)
+	if err := b.Room(ctx, box, spec.Limits); err != nil {
+		return nil, nil, err
+	}
 	s, err := b.engine.Start(ctx, box, spec)
 	if err != nil {
 		return nil, nil, cause(ctx, err)

@@ -69,12 +69,14 @@ func (m *Machine) Channels(ctx context.Context, list []*wire.Channel, fence int6
 		ch := &channel{m: m, id: w.Id, stop: cancel, started: make(chan struct{})}
 		ch.pipe = dial(w, fence, ch)
 		m.chans[w.Id] = ch
-		m.serving.Go(func() {
-			defer cancel()
+		m.beside(func() {
+			defer func() {
+				cancel()
+				m.mu.Lock()
+				delete(m.chans, ch.id)
+				m.mu.Unlock()
+			}()
 			ch.serve(cctx, w.SpecJson)
-			m.mu.Lock()
-			delete(m.chans, ch.id)
-			m.mu.Unlock()
 		})
 	}
 	for id, ch := range m.chans {

@@ -36,7 +36,7 @@ func (m *Machine) start(p wire.Session, base build.Base) {
 	limits, _ := m.b.Limits(spec)
 	cmd := build.Script(id, "start", spec.Start, m.b.Env(base.Meta.Image), build.WorkspaceGuest, base.Meta.Image.User)
 	log := m.log()
-	m.serving.Go(func() {
+	m.beside(func() {
 		defer close(ended)
 		defer cancel()
 		exit, err := m.b.RunScript(ctx, box, log, wire.PhaseStart, boot, cmd)

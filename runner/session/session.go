@@ -99,6 +99,18 @@ func (m *Machine) edit(f func(*State)) error {
 	return m.save()
 }
 
+// beside runs f beside the Session's steps; a crash of it is one line in the log and ends nothing else.
+func (m *Machine) beside(f func()) {
+	m.serving.Go(func() {
+		defer func() {
+			if p := recover(); p != nil {
+				m.log().Mark("claude-hub itself failed here: %v", p)
+			}
+		}()
+		f()
+	})
+}
+
 func (m *Machine) log() *build.Log {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -321,6 +333,9 @@ func (m *Machine) spec(p wire.Session, base build.Base, user build.User) (sandbo
 // that something was given up for it.
 func (m *Machine) boot(ctx context.Context, spec sandbox.Spec) (s sandbox.Sandbox, fresh bool, err error) {
 	engine, id := m.b.Engine(), m.boxID()
+	if err := m.b.Room(ctx, id, spec.Limits); err != nil {
+		return nil, false, err
+	}
 	s, err = engine.Start(ctx, id, spec)
 	if errors.Is(err, sandbox.ErrRunning) {
 		// Up with another Spec, such as other limits: this is a boot like any other.
