@@ -21,8 +21,8 @@ type Process struct {
 	log  *lastBytes
 }
 
-// start runs the binary with args. Its log is kept, and shown when the test fails.
-func (w *World) start(name string, args ...string) *Process {
+// Start runs the binary with args. What it prints is kept.
+func (w *World) Start(name string, args ...string) *Process {
 	w.t.Helper()
 	p := &Process{t: w.t, name: name, done: make(chan struct{}), log: &lastBytes{max: 256 << 10}}
 	p.cmd = exec.Command(w.Binary, args...)
@@ -55,12 +55,23 @@ func (p *Process) Kill() {
 // Stop asks the process to end, as systemd would, and fails the test when it doesn't end well.
 func (p *Process) Stop() {
 	p.t.Helper()
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	p.end(syscall.SIGTERM)
+}
+
+// Interrupt is Stop by Ctrl-C.
+func (p *Process) Interrupt() {
+	p.t.Helper()
+	p.end(syscall.SIGINT)
+}
+
+func (p *Process) end(with syscall.Signal) {
+	p.t.Helper()
+	_ = p.cmd.Process.Signal(with)
 	select {
 	case <-p.done:
 	case <-time.After(90 * time.Second):
 		p.Kill()
-		p.t.Errorf("the %s did not stop within 90 s of SIGTERM:\n%s", p.name, p.Log())
+		p.t.Errorf("the %s did not stop within 90 s of a signal (%s):\n%s", p.name, with, p.Log())
 		return
 	}
 	if p.err != nil {
@@ -152,5 +163,5 @@ func (w *World) OK(args ...string) string {
 
 func (w *World) env() []string {
 	return append(os.Environ(),
-		"CLAUDE_HUB_URL="+w.URL, "CLAUDE_HUB_TOKEN="+w.Token, "XDG_CONFIG_HOME="+w.Dir, "CLAUDE_HUB_CONFIG="+w.config)
+		"CLAUDE_HUB_URL="+w.URL, "CLAUDE_HUB_TOKEN="+w.Token, "XDG_CONFIG_HOME="+w.Dir, "CLAUDE_HUB_CONFIG="+w.Config)
 }

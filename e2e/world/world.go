@@ -34,11 +34,11 @@ type World struct {
 	Token    string // of a person, for CLI and API
 	Hub      *Process
 	Runner   *Process
+	Config   string // path of the config file
+	Options  Options
 
-	t       testing.TB
-	config  string
-	runDir  string
-	Options Options
+	t      testing.TB
+	runDir string
 }
 
 // Options of a World.
@@ -83,6 +83,17 @@ func Binary(t testing.TB) string {
 // New makes a World whose Hub and Runner run, and whose Repo has one commit.
 func New(t testing.TB, o Options) *World {
 	t.Helper()
+	w := Empty(t, o)
+	w.StartHub()
+	w.Token = strings.TrimSpace(w.OK("token", "--login", "ana", "--name", "e2e"))
+	w.register()
+	w.StartRunner()
+	return w
+}
+
+// Empty is a World in which nothing runs yet. Its Config is written.
+func Empty(t testing.TB, o Options) *World {
+	t.Helper()
 	w := &World{t: t, Options: o, Binary: Binary(t), Registry: imagetest.Registry(t), Repo: "acme/rocket"}
 	// Folders of Sandboxes must be reachable by their ids, and short: not t.TempDir.
 	var err error
@@ -99,11 +110,7 @@ func New(t testing.TB, o Options) *World {
 	w.Remote = filepath.Join(w.Dir, "rocket.git")
 	w.makeRemote()
 	w.URL = "http://" + freeAddress(t)
-	w.writeConfig()
-	w.StartHub()
-	w.Token = strings.TrimSpace(w.OK("token", "--login", "ana", "--name", "e2e"))
-	w.register()
-	w.StartRunner()
+	w.WriteConfig()
 	return w
 }
 
@@ -120,7 +127,7 @@ func (w *World) close() {
 			p.Kill()
 		}
 	}
-	if out, err := exec.Command(w.Binary, "runner", "purge", "--config", w.config, "--yes").CombinedOutput(); err != nil {
+	if out, err := exec.Command(w.Binary, "runner", "purge", "--config", w.Config, "--yes").CombinedOutput(); err != nil {
 		w.t.Errorf("remove what the Runner left on this host: %v\n%s", err, out)
 		return
 	}
@@ -143,7 +150,8 @@ func freeAddress(t testing.TB) string {
 	return l.Addr().String()
 }
 
-func (w *World) writeConfig() {
+// WriteConfig writes the config file from Options.
+func (w *World) WriteConfig() {
 	w.t.Helper()
 	var b strings.Builder
 	section := func(name string, keys map[string]string) {
@@ -167,8 +175,8 @@ func (w *World) writeConfig() {
 	section("hub", hub)
 	section("runner", run)
 	fmt.Fprintf(&b, "dev:\n  login: true\n  repos:\n    - {id: 7, name: %s, url: %q}\n", w.Repo, "file://"+w.Remote)
-	w.config = filepath.Join(w.Dir, "config.yml")
-	if err := os.WriteFile(w.config, []byte(b.String()), 0o644); err != nil {
+	w.Config = filepath.Join(w.Dir, "config.yml")
+	if err := os.WriteFile(w.Config, []byte(b.String()), 0o644); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -179,7 +187,7 @@ func pool() string { return fmt.Sprintf("10.%d.0.0/16", 100+os.Getpid()%100) }
 // StartHub starts the Hub and waits until it is ready.
 func (w *World) StartHub() {
 	w.t.Helper()
-	w.Hub = w.start("Hub", "serve", "--config", w.config)
+	w.Hub = w.Start("Hub", "serve", "--config", w.Config)
 	w.Eventually(30*time.Second, "the Hub is ready", func() error {
 		if !w.Hub.Running() {
 			w.t.Fatalf("the Hub ended:\n%s", w.Hub.Log())
@@ -199,7 +207,7 @@ func (w *World) StartHub() {
 // StartRunner starts the Runner and waits until the Hub calls it online.
 func (w *World) StartRunner() {
 	w.t.Helper()
-	w.Runner = w.start("Runner", "runner", "--config", w.config)
+	w.Runner = w.Start("Runner", "runner", "--config", w.Config)
 	w.Eventually(30*time.Second, "the Runner is online", func() error {
 		if !w.Runner.Running() {
 			w.t.Fatalf("the Runner ended:\n%s", w.Runner.Log())
@@ -229,7 +237,7 @@ func (w *World) Restart() {
 func (w *World) register() {
 	w.t.Helper()
 	token := strings.TrimSpace(w.OK("runner", "token"))
-	if r := w.CLIWith(token, "runner", "register", "--config", w.config, "--hub", w.URL, "--name", "r1"); r.Code != 0 {
+	if r := w.CLIWith(token, "runner", "register", "--config", w.Config, "--hub", w.URL, "--name", "r1"); r.Code != 0 {
 		w.t.Fatal(r)
 	}
 }

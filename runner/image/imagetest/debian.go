@@ -2,17 +2,22 @@ package imagetest
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"golang.org/x/sys/unix"
 
 	"github.com/claude-hub/claude-hub/runner/image"
@@ -22,7 +27,7 @@ const hostArchitecture = runtime.GOARCH
 
 // DebianPackages is what Debian's image has beside a minimal bookworm.
 var DebianPackages = []string{
-	"ca-certificates", "curl", "git", "iproute2", "iputils-ping", "libcap2-bin", "make", "procps", "python3-minimal", "sudo",
+	"ca-certificates", "curl", "git", "iproute2", "iputils-ping", "libcap2-bin", "make", "procps", "python3", "sudo",
 }
 
 // CacheDir is the folder that tests of this machine share across runs: $CLAUDE_HUB_TEST_CACHE, or claude-hub-test in the
@@ -103,3 +108,54 @@ var debian = sync.OnceValues(func() (image.Image, error) {
 	}
 	return img, nil
 })
+
+// DebianImage is Debian as an image that Push takes, for a registry of the test. Its layer is packed once per machine.
+func DebianImage(t testing.TB) v1.Image {
+	t.Helper()
+	img := Debian(t)
+	var layers []v1.Layer
+	for i, dir := range img.Layers {
+		file, err := packed(dir, fmt.Sprintf("%s-%d.tar.gz", strings.TrimPrefix(img.Digest, "sha256:"), i))
+		if err != nil {
+			t.Fatalf("pack Debian's layer: %v", err)
+		}
+		layer, err := tarball.LayerFromFile(file)
+		if err != nil {
+			t.Fatalf("read Debian's packed layer: %v", err)
+		}
+		layers = append(layers, layer)
+	}
+	return Image(t, func(c *v1.ConfigFile) { c.Config.Env = img.Config.Env }, layers...)
+}
+
+// packed is dir as a layer's archive in the cache folder. GNU tar keeps ids, modes and capabilities.
+func packed(dir, name string) (string, error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(cache, name)
+	if _, err := os.Stat(file); err == nil {
+		return file, nil
+	}
+	tmp, err := os.CreateTemp(cache, name+".*")
+	if err != nil {
+		return "", err
+	}
+	defer os.Remove(tmp.Name())
+	defer tmp.Close()
+	z, err := gzip.NewWriterLevel(tmp, gzip.BestSpeed)
+	if err != nil {
+		return "", err
+	}
+	var stderr bytes.Buffer
+	cmd := exec.Command("tar", "--numeric-owner", "--xattrs", "--xattrs-include=security.capability", "-C", dir, "-c", ".")
+	cmd.Stdout, cmd.Stderr = z, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, stderr.Bytes())
+	}
+	if err := errors.Join(z.Close(), tmp.Close()); err != nil {
+		return "", err
+	}
+	return file, os.Rename(tmp.Name(), file)
+}
