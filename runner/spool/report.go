@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
+	"time"
 )
 
 // Report is the newest state change of an assignment. Texts in Detail went through the redactor.
@@ -53,7 +54,8 @@ func (s *Spool) loadReports() error {
 }
 
 // PutReport stores r as the newest report of its assignment, in place of the one before, sent or not, and sets its Seq:
-// one more than the last of the same fence. A new State is on disk, synced, when it returns; a repeated one (progress)
+// one more than the last of the same fence; where none is known, which may be because it was refused or lost to a power
+// cut, the time in ms, which is beyond any that the Hub has seen. A new State is on disk, synced, when it returns; a repeated one (progress)
 // survives kill -9 but perhaps not a power cut. A report that must reach the Hub by itself is followed by another
 // state only after it was sent (Sent).
 func (s *Spool) PutReport(r Report) (Report, error) {
@@ -66,7 +68,7 @@ func (s *Spool) PutReport(r Report) (Report, error) {
 		return Report{}, os.ErrClosed
 	}
 	slot := s.reports[r.ID]
-	r.Seq = 1
+	r.Seq = time.Now().UnixMilli()
 	durable := true
 	if slot != nil {
 		switch {
