@@ -8,7 +8,7 @@ BINARY    := bin/claude-hub
 GOTESTSUM := gotest.tools/gotestsum@v1.12.3
 STATIC    := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
-.PHONY: help run build test lint e2e kill bench generate deps-run deps-test
+.PHONY: help run build test lint e2e kill bench generate deps-run deps-test deps-bench
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -36,8 +36,10 @@ kill: deps-test build ## kill -9 of Hub, Runner or both at random moments (ROUND
 	@go test -c -o bin/kill.test ./e2e/kill
 	@CLAUDE_HUB_BINARY=$(abspath $(BINARY)) bin/kill.test -test.timeout 60m -rounds $(ROUNDS) -seed $(SEED)
 
-bench: deps-test build ## the figures, as a table (BENCH=boot,wake JSON=file)
-	@go run ./e2e/bench -binary $(BINARY) -only "$(BENCH)" -json "$(JSON)"
+RUNS ?= 20
+bench: deps-bench build ## the figures, as a table (BENCH=boot,wake JSON=file)
+	@go test -c -o bin/bench ./e2e/bench
+	@CLAUDE_HUB_BINARY=$(CURDIR)/$(BINARY) bin/bench -runs $(RUNS) -only "$(BENCH)" -json "$(JSON)"
 
 generate: ## the protocol's Go code from its .proto (needs protoc)
 	@go install google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.11
@@ -49,3 +51,6 @@ deps-run:
 
 deps-test:
 	@scripts/packages test
+
+deps-bench:
+	@scripts/packages bench
