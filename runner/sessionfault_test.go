@@ -1,0 +1,197 @@
+package runner
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/envspec"
+	"github.com/claude-hub/claude-hub/runner/sandbox"
+	"github.com/claude-hub/claude-hub/runner/wire"
+)
+
+func TestASessionThatTheHubNoLongerListsIsPutToSleepAndKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	recipe, key := w.version(envspec.Spec{Image: w.image("app:v1", nil)})
+	id := w.session(recipe, key, w.repo())
+	w.untilState(id, wire.StateRunning)
+	w.sh(id, "echo work >mine")
+	w.runner.take(nil, nil)
+	wk := w.runner.workers[id]
+	for end := time.Now().Add(limit); wk.machine.State().Awake; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it is still awake")
+		}
+	}
+	if _, err := os.Stat(filepath.Join(w.runner.sessions, id)); err != nil {
+		t.Fatalf("its disk: %v", err)
+	}
+	// The next list has it again, and it goes on.
+	w.change(id, fleet.Run)
+	for end := time.Now().Add(limit); !wk.machine.State().Awake; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it did not wake again")
+		}
+	}
+	if got := w.sh(id, "cat mine"); got != "work\n" {
+		t.Errorf("the Workspace: %q", got)
+	}
+}
+
+func TestASandboxThatEndsByItselfIsBootedAgainUnlessItKeepsEnding(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	recipe, key := w.version(envspec.Spec{Image: w.image("app:v1", nil)})
+	id := w.session(recipe, key, w.repo())
+	w.untilState(id, wire.StateRunning)
+	w.sh(id, "echo work >mine")
+	if err := w.runner.engine.Stop(context.Background(), "s-"+sandbox.ID(id), 0); err != nil {
+		t.Fatal(err)
+	}
+	d := sessionDetail(t, w.untilState(id, wire.StateFailed))
+	if d.Failure.Code != "sandbox-ended" || !d.Workspace {
+		t.Errorf("detail: %+v", d.Failure)
+	}
+	w.change(id, fleet.Run)
+	w.untilState(id, wire.StateRunning)
+	if got := w.sh(id, "cat mine"); got != "work\n" {
+		t.Errorf("the Workspace: %q", got)
+	}
+}
+
+func TestPruningKeepsTheNewestBuildsAndThoseInUse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.cfg.KeepBuilds = 2
+	w.start()
+	img, url := w.image("app:v1", nil), w.repo()
+	recipe, key := w.version(envspec.Spec{Image: img, Bootstrap: "echo 0"})
+	id := w.session(recipe, key, url)
+	w.untilState(id, wire.StateRunning)
+	var keys []string
+	for i := range 4 {
+		tb := w.test(envspec.Spec{Image: img, Bootstrap: fmt.Sprintf("echo %d", i+1)}, url)
+		state, d := w.outcome(tb)
+		if state != wire.StatePassed {
+			t.Fatalf("%s %+v", state, d.Failure)
+		}
+		keys = append(keys, d.BuildKey)
+	}
+	want := map[string]bool{key: true, keys[2]: true, keys[3]: true}
+	for end := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
+		all, err := w.runner.builder.All(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]bool{}
+		for _, b := range all {
+			got[b.Meta.Key] = true
+		}
+		if maps.Equal(got, want) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("builds: %v, want %v", got, want)
+		}
+	}
+	w.change(id, fleet.Stop)
+	w.untilState(id, wire.StateAsleep)
+	w.change(id, fleet.Run)
+	w.untilState(id, wire.StateRunning)
+}
+
+func TestAFailedWakeLeavesEverythingAsItWas(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	img := w.image("app:v1", nil)
+	recipe, key := w.version(envspec.Spec{Image: img})
+	id := w.session(recipe, key, w.repo())
+	w.untilState(id, wire.StateRunning)
+	w.sh(id, "echo tool >/usr/local/tool; echo work >mine")
+	w.change(id, fleet.Stop)
+	w.untilState(id, wire.StateAsleep)
+	bad, badKey := w.version(envspec.Spec{Image: img, Bootstrap: "exit 1"})
+	w.edit(id, fleet.Run, func(p *wire.Session) { p.Recipe, p.BuildKey, p.Version = bad, badKey, 2 })
+	if d := sessionDetail(t, w.untilState(id, wire.StateFailed)); !d.Workspace || d.Version != 1 {
+		t.Errorf("detail: %+v", d)
+	}
+	w.edit(id, fleet.Run, func(p *wire.Session) { p.Recipe, p.BuildKey, p.Version = recipe, key, 1 })
+	w.untilState(id, wire.StateRunning)
+	if got := w.sh(id, "cat /usr/local/tool mine"); got != "tool\nwork\n" {
+		t.Errorf("after the failed wake: %q", got)
+	}
+}
+
+func TestASessionsStartIsEndedByStopAndRemoveInEachPhase(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	app, url := w.image("app:v1", nil), w.repo()
+	cloning := newGate()
+	long, longKey := w.version(envspec.Spec{Image: app, Bootstrap: "echo here; sleep 1000"})
+	fine, fineKey := w.version(envspec.Spec{Image: app})
+	hung := slowRepo(t, cloning)
+	for _, c := range []struct {
+		name  string
+		id    func(w *world) string
+		ready func(w *world, id string)
+	}{
+		{"build", func(w *world) string { return w.session(long, longKey, url) }, func(w *world, id string) { w.untilLog(id, "here") }},
+		{"clone", func(w *world) string { return w.session(fine, fineKey, hung) }, func(w *world, _ string) { cloning.waiting(w.t) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := w.as(t)
+			id := c.id(w)
+			c.ready(w, id)
+			w.change(id, fleet.Stop)
+			if d := sessionDetail(t, w.untilState(id, wire.StateAsleep)); d.Workspace {
+				t.Errorf("detail: %+v", d)
+			}
+			w.change(id, fleet.Run)
+			c.ready(w, id)
+			w.change(id, fleet.Remove)
+			w.untilState(id, wire.StateRemoved)
+			w.untilForgotten(id)
+			if _, err := os.Stat(filepath.Join(w.runner.sessions, id)); !os.IsNotExist(err) {
+				t.Error("its disk is left")
+			}
+		})
+	}
+}
+
+func TestASessionsStartSurvivesKillsOfTheRunner(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	recipe, key := w.version(envspec.Spec{Image: w.image("app:v1", nil), Bootstrap: "i=0; while [ $i -lt 30 ]; do echo boot $i; i=$((i+1)); sleep 0.1; done"})
+	w.halt()
+	w.spawn()
+	id := w.session(recipe, key, w.repo())
+	for _, words := range []string{"boot 3\n", "boot 20\n", "==> snapshot", "==> clone"} {
+		w.untilLog(id, words)
+		w.kill()
+		w.spawn()
+	}
+	w.untilState(id, wire.StateRunning)
+	log := w.log(id)
+	for i := range 30 {
+		if n := strings.Count(log, fmt.Sprintf("\nboot %d\n", i)); n != 1 {
+			t.Errorf("line %d of the bootstrap came %d times:\n%s", i, n, log)
+			break
+		}
+	}
+	if got := w.sh(id, "cat README"); got != "hello\n" {
+		t.Errorf("the Workspace: %q", got)
+	}
+}
