@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -234,6 +235,33 @@ func TestAHubThatIsAwayAbortsNothing(t *testing.T) {
 	}
 	if log := w.wholeLog(id); !strings.Contains(log, "later\n") {
 		t.Fatalf("log: %s", log)
+	}
+}
+
+// TestAnOutcomeIsReportedThoughTheRunnerWasKilledJustBefore is a kill between what the record says and its report.
+func TestAnOutcomeIsReportedThoughTheRunnerWasKilledJustBefore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	id := w.test(envspec.Spec{Image: w.image("app:v1", nil), Bootstrap: "echo here; sleep 1"}, w.repo())
+	w.untilLog(id, "here")
+	w.down.Store(true)
+	for end := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
+		if r, _, ok := w.runner.spool.Newest(id); ok && r.State == wire.StatePassed {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the Test build did not end")
+		}
+	}
+	w.halt()
+	if err := os.Remove(filepath.Join(Folder(w.data), "spool", "report", id+".json")); err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	w.down.Store(false)
+	if state, d := w.outcome(id); state != wire.StatePassed || d.BuildKey == "" {
+		t.Fatalf("%s %+v", state, d)
 	}
 }
 

@@ -204,6 +204,9 @@ func (r *Runner) Run(ctx context.Context) error {
 func (r *Runner) launch(w *worker, adopt bool) {
 	r.wg.Go(func() {
 		if adopt {
+			if err := w.reportAgain(); err != nil {
+				w.log.Warn().Err(err).Msg("the state an earlier process left could not be reported")
+			}
 			if err := w.adopt(r.ctx); err != nil {
 				w.log.Warn().Err(err).Msg("a running Session could not be adopted; it is booted again")
 			}

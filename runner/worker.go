@@ -163,6 +163,19 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
+// reportAgain spools the state that the record has, when the spool's newest report says another: a process that was killed
+// between the two would leave the Hub waiting for what is done, until a deadline or for ever.
+func (w *worker) reportAgain() error {
+	w.mu.Lock()
+	rec := w.rec
+	w.mu.Unlock()
+	newest, _, ok := w.r.spool.Newest(w.id)
+	if rec.State == "" || ok && newest.Fence == rec.Fence && newest.Generation == rec.Did && newest.State == rec.State {
+		return nil
+	}
+	return w.report(rec.State)
+}
+
 func (w *worker) sandboxEnded() <-chan struct{} {
 	if w.machine == nil {
 		return nil
