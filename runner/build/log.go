@@ -38,6 +38,8 @@ const (
 	tailBytes = 8 << 10
 	// releaseAfter is how long the beginning of what may become a value is held back on a stream that pauses.
 	releaseAfter = 300 * time.Millisecond
+	// ackEvery is well below what an agent keeps for a reader that is away (agent.DefaultKeep).
+	ackEvery = 256 << 10
 )
 
 // NewLog makes a Log that hides what set knows and writes to stream.
@@ -254,6 +256,7 @@ func (l *Log) Follow(ctx context.Context, c *agent.Client, id string) error {
 	}
 	defer r.Close()
 	buf := make([]byte, 64<<10)
+	acked := from
 	for {
 		n, err := r.Read(buf)
 		if n > 0 {
@@ -261,8 +264,12 @@ func (l *Log) Follow(ctx context.Context, c *agent.Client, id string) error {
 			if werr != nil {
 				return werr
 			}
-			if err := c.Ack(ctx, id, agent.Out, kept); err != nil {
-				return err
+			// In a flood an answer for each read would cost more than the reading.
+			if kept-acked >= ackEvery || n < len(buf)/4 {
+				if err := c.Ack(ctx, id, agent.Out, kept); err != nil {
+					return err
+				}
+				acked = kept
 			}
 		}
 		if err == io.EOF {
