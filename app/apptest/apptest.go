@@ -77,8 +77,14 @@ type Runner struct {
 	seq      int64
 }
 
-// Runner registers one.
+// Runner registers one, of linux/amd64.
 func (h *Hub) Runner(name string) *Runner {
+	h.t.Helper()
+	return h.RunnerOn(name, "linux/amd64")
+}
+
+// RunnerOn registers one of another platform.
+func (h *Hub) RunnerOn(name, platform string) *Runner {
 	h.t.Helper()
 	token, _, err := h.Fleet.NewRegistration(h.t.Context(), "test")
 	if err != nil {
@@ -89,7 +95,7 @@ func (h *Hub) Runner(name string) *Runner {
 		h.t.Fatal(err)
 	}
 	r := &Runner{ID: id, Name: name, hub: h}
-	answer, err := h.Fleet.Hello(h.t.Context(), id, &wire.HelloRequest{Protocol: wire.Protocol, Version: "test", Platform: "linux/amd64", Engine: "oci", CpuLimit: 4, MemoryLimit: 8 << 30, Instance: "1"})
+	answer, err := h.Fleet.Hello(h.t.Context(), id, &wire.HelloRequest{Protocol: wire.Protocol, Version: "test", Platform: platform, Engine: "oci", CpuLimit: 4, MemoryLimit: 8 << 30, Instance: "1"})
 	if err != nil || answer.GetUpdate() != "" {
 		h.t.Fatalf("hello: %v, %v", answer, err)
 	}

@@ -220,6 +220,33 @@ func TestAResultIsTakenOnce(t *testing.T) {
 	}
 }
 
+func TestAPassOfWhatIsNoBuildIsNoPass(t *testing.T) {
+	t.Parallel()
+	h := apptest.New(t, storetest.New(t), apptest.Options{})
+	ana, r := h.Grant("ana"), h.Runner("r1")
+	draft, err := h.Environments.Save(t.Context(), ana, 0, spec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	test, err := h.Environments.Test(t.Context(), ana, draft.Revision, r.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	item := r.Item()
+	for _, d := range []wire.TestBuildDetail{
+		{ImageDigest: apptest.Digest}, {BuildKey: apptest.BuildKey}, {ImageDigest: "latest", BuildKey: apptest.BuildKey},
+		{ImageDigest: apptest.Digest + "/../..", BuildKey: apptest.BuildKey}, {ImageDigest: apptest.Digest, BuildKey: "../" + apptest.BuildKey},
+	} {
+		r.MustReport(item, wire.StatePassed, d)
+		if got, err := h.Environments.TestBuild(t.Context(), ana, test.ID); err != nil || got.Final() {
+			t.Fatalf("%+v made it %s, %v", d, got.State, err)
+		}
+	}
+	if _, err := h.Environments.Apply(t.Context(), ana, draft.Revision, ""); !fault.Is(err, fault.Refused) {
+		t.Fatalf("applied: %v", err)
+	}
+}
+
 func TestCancelIsFinalEvenWhenTheRunnerNeverAnswers(t *testing.T) {
 	t.Parallel()
 	storetest.Each(t, func(t *testing.T, db *store.DB) {

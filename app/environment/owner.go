@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"time"
 
 	"github.com/claude-hub/claude-hub/app/access"
@@ -15,6 +16,11 @@ import (
 )
 
 var _ fleet.Owner = (*Service)(nil)
+
+var (
+	imageDigest = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	buildKey    = regexp.MustCompile(`^[0-9a-f]{64}$`)
+)
 
 // Payload is the Test build as its Runner needs it.
 func (s *Service) Payload(_ context.Context, tx *store.Tx, a fleet.Assignment) ([]byte, error) {
@@ -67,8 +73,9 @@ func (s *Service) Observe(_ context.Context, tx *store.Tx, a fleet.Assignment, r
 	case Running:
 		return s.progress(tx, test, detail)
 	case Passed:
-		if detail.ImageDigest == "" || detail.BuildKey == "" {
-			return fleet.Permanent(fmt.Errorf("test build %s passed without an image digest or a build key", test.ID))
+		// Other Runners will be told to pull and to look for these: a hostile one doesn't choose what is sent to them.
+		if !imageDigest.MatchString(detail.ImageDigest) || !buildKey.MatchString(detail.BuildKey) {
+			return fleet.Permanent(fmt.Errorf("test build %s passed without an image digest and a build key", test.ID))
 		}
 		return s.finish(tx, test, Passed, detail)
 	case Failed, Cancelled:

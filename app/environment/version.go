@@ -170,6 +170,16 @@ func (s *Service) ByID(tx *store.Tx, id string) (Version, string, error) {
 	return v, v.environment, err
 }
 
+// Platform is the one that a version was tested on, and the only one it can be built on: the digest that pins its image
+// is of that platform's manifest.
+func (s *Service) Platform(tx *store.Tx, v Version) (string, error) {
+	var runner string
+	if err := tx.Row(testedOnSQL, v.TestBuild).Scan(&runner); err != nil {
+		return "", fmt.Errorf("read the Test build of version %d: %w", v.Number, err)
+	}
+	return s.fleet.Platform(tx, runner)
+}
+
 func scanVersion(scan func(...any) error) (Version, error) {
 	var v Version
 	var spec string

@@ -70,7 +70,8 @@ func (f *Fleet) Change(tx *store.Tx, id string, want Want, deadline time.Time) (
 	if _, err := tx.Exec(changeSQL, id, want, millis(deadline)); err != nil {
 		return Assignment{}, fmt.Errorf("change assignment %s to %s: %w", id, want, err)
 	}
-	if want != Run {
+	if want == Remove {
+		// Of a Stop the Runner ends them itself, if it does stop: it may find the Session busy, by one of these channels.
 		tx.After(func() { f.channels.closeOf(id, 0) })
 	}
 	tx.Wake(runnerTopic(a.Runner))

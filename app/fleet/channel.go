@@ -146,7 +146,7 @@ func (c *channels) closeOf(assignment string, fence int64) {
 	defer c.mu.Unlock()
 	for _, ch := range c.byID {
 		if ch.assignment == assignment && (fence == 0 || ch.fence < fence) {
-			c.close(ch, "It was stopped on the Hub's side: the Session is going to sleep, was removed, or was taken from its Runner.")
+			c.close(ch, "It was ended on the Hub's side: the Session was removed, or taken from its Runner.")
 		}
 	}
 }

@@ -241,8 +241,8 @@ func TestChannelEndsWithItsClientItsFenceAndItsAssignment(t *testing.T) {
 	for name, end := range map[string]func(l *line){
 		"client silent": func(l *line) { l.clock.add(61 * time.Second); l.reap() },
 		"client closes": func(l *line) { l.CloseChannel(l.id); l.CloseChannel(l.id) },
-		"stop": func(l *line) {
-			l.write(func(tx *store.Tx) error { _, err := l.Change(tx, l.a.ID, Stop, time.Time{}); return err })
+		"remove": func(l *line) {
+			l.write(func(tx *store.Tx) error { _, err := l.Change(tx, l.a.ID, Remove, time.Time{}); return err })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -277,6 +277,20 @@ func TestChannelEndsWithItsClientItsFenceAndItsAssignment(t *testing.T) {
 	}
 	if res, err := l.Exchange(t.Context(), l.runner("r2"), q); err != nil || !res.GetGone() {
 		t.Fatalf("another Runner's channel: %v %v", res, err)
+	}
+}
+
+// A Session that is asked to sleep for idleness may turn out busy with the very exec that this would end.
+func TestAskingToStopLeavesOpenChannelsToTheRunner(t *testing.T) {
+	t.Parallel()
+	l := newLine(t, Options{})
+	l.serve(&wire.ExchangeRequest{})
+	l.write(func(tx *store.Tx) error { _, err := l.Change(tx, l.a.ID, Stop, time.Time{}); return err })
+	if res := l.serve(&wire.ExchangeRequest{Out: []*wire.Piece{out(1, 0, "still here")}}); res.GetGone() || res.GetOut1() != 10 {
+		t.Fatalf("%v", res)
+	}
+	if st := l.client(ClientMove{}); len(st.Out) != 1 || string(st.Out[0].GetData()) != "still here" {
+		t.Fatalf("%+v", st)
 	}
 }
 

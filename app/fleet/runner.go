@@ -349,6 +349,15 @@ func (f *Fleet) unfit(r Runner, want Filter) string {
 	return ""
 }
 
+// Platform is what a Runner said it runs on ("linux/amd64"), revoked ones included.
+func (f *Fleet) Platform(tx *store.Tx, runner string) (string, error) {
+	r, err := scanRunner(tx.Row(runnerByID, runner).Scan)
+	if err != nil {
+		return "", fmt.Errorf("read Runner %s: %w", runner, err)
+	}
+	return r.Platform, nil
+}
+
 // Ready answers nil when the Runner with this id or name is online and can take work, else a fault that says why not.
 func (f *Fleet) Ready(ctx context.Context, runner string) error {
 	if runner == "" {

@@ -70,10 +70,13 @@ func (s *Service) Observe(_ context.Context, tx *store.Tx, a fleet.Assignment, r
 	if detail.Unsaved == nil {
 		detail.Unsaved = sn.Detail.Unsaved // what was counted last stays known, with its time
 	}
-	failure := sn.Detail.Failure
+	older := r.Generation < a.Generation
+	if sn.State == Failed && detail.Failure == nil && (older || r.State == wire.StateStopping || r.State == wire.StateAsleep) {
+		detail.Failure = sn.Detail.Failure // being stopped after a start that ran out of time: its reason stays
+	}
 	sn.Detail = detail
 	defer s.wake(tx, sn)
-	if r.Generation < a.Generation { // the Hub wants something newer: only what is told matters, not the state
+	if older { // the Hub wants something newer: only what is told matters, not the state
 		return s.save(tx, sn, sn.State)
 	}
 	switch r.State {
@@ -86,8 +89,7 @@ func (s *Service) Observe(_ context.Context, tx *store.Tx, a fleet.Assignment, r
 		if sn.State == Deleting {
 			return s.save(tx, sn, Deleting)
 		}
-		if sn.State == Failed && r.State == wire.StateAsleep { // stopped after a start that ran out of time: it stays failed, with its reason
-			sn.Detail.Failure = failure
+		if sn.State == Failed && r.State == wire.StateAsleep {
 			return s.save(tx, sn, Failed)
 		}
 		return s.save(tx, sn, r.State)

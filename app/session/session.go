@@ -128,7 +128,11 @@ func (s *Service) Start(ctx context.Context, g access.Grant, in StartInput) (Ses
 		if err != nil {
 			return err
 		}
-		runner, err := s.fleet.Pick(tx, fleet.Filter{Runner: in.Runner})
+		platform, err := s.env.Platform(tx, version)
+		if err != nil {
+			return err
+		}
+		runner, err := s.fleet.Pick(tx, fleet.Filter{Runner: in.Runner, Platform: platform})
 		if err != nil {
 			return err
 		}

@@ -201,14 +201,21 @@ func TestAStartThatTakesTooLongFailsAndCanBeTriedAgain(t *testing.T) {
 	r.must(r.Sessions.Sleep(t.Context(), r.ana, r.sn.ID))
 	r.runner.MustReport(r.runner.Item(), wire.StateAsleep, wire.SessionDetail{Workspace: true, Version: 1})
 	r.must(r.Sessions.Wake(t.Context(), r.ana, r.sn.ID))
+	waking := r.runner.Item()
 	r.pass(time.Hour+time.Minute, true)
 	sn := r.want(session.Failed)
 	if !strings.Contains(sn.Detail.Failure.Message, "was waking") {
 		t.Fatalf("failure: %+v", sn.Detail.Failure)
 	}
-	r.runner.MustReport(r.runner.Item(), wire.StateAsleep, wire.SessionDetail{Workspace: true, Version: 1})
-	if sn := r.want(session.Failed); sn.Detail.Failure == nil {
-		t.Fatal("its reason stays")
+	stopping := r.runner.Item()
+	for _, late := range []struct {
+		item  *wire.Item
+		state string
+	}{{waking, wire.StateStarting}, {stopping, wire.StateStopping}, {stopping, wire.StateAsleep}} {
+		r.runner.MustReport(late.item, late.state, wire.SessionDetail{Workspace: true, Version: 1})
+		if sn := r.want(session.Failed); sn.Detail.Failure == nil || !strings.Contains(sn.Detail.Failure.Message, "was waking") {
+			t.Fatalf("after %s its reason stays, got %+v", late.state, sn.Detail.Failure)
+		}
 	}
 	err := r.Sessions.Wake(t.Context(), r.ana, r.sn.ID)
 	wantFault(t, err, fault.Refused, "failed")
@@ -277,6 +284,21 @@ func TestStoppingDevSleepsAndStartingItWakes(t *testing.T) {
 	if n, err := r.Sessions.ResumeAll(t.Context(), r.runner.ID); err != nil || n != 0 {
 		t.Fatalf("woke %d again, %v", n, err)
 	}
+}
+
+func TestASessionStartsOnlyWhereItsTestedImageRuns(t *testing.T) {
+	t.Parallel()
+	r := setup(t, storetest.New(t))
+	r.RunnerOn("arm", "linux/arm64")
+	for range 3 { // r1 holds more with each, and is chosen all the same
+		sn, err := r.Sessions.Start(t.Context(), r.ana, session.StartInput{})
+		r.must(err)
+		if sn.Runner != r.runner.ID {
+			t.Fatal("a version tested on linux/amd64 went to a Runner of linux/arm64")
+		}
+	}
+	_, err := r.Sessions.Start(t.Context(), r.ana, session.StartInput{Runner: "arm"})
+	wantFault(t, err, fault.Unavailable, "arm is linux/arm64, not linux/amd64")
 }
 
 func TestBranchNamesThatGitWouldRefuseAreRefused(t *testing.T) {
