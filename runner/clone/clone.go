@@ -192,7 +192,7 @@ type git struct {
 }
 
 func (g *git) clone(ctx context.Context) (Result, error) {
-	args := []string{"clone", "--progress"}
+	args := []string{"clone", "--progress", "--template=" + stageTemplate}
 	if g.o.Branch != "" {
 		args = append(args, "--branch", g.o.Branch)
 	}

@@ -23,6 +23,8 @@ const (
 	stageWork   = stageRoot + "/work"
 	stageRepo   = stageRoot + "/repo.git"
 	stageConfig = stageRoot + "/config"
+	// stageTemplate is what each .git begins with, instead of the host's samples.
+	stageTemplate = stageRoot + "/template"
 	// stageName is the argv[0] under which this binary is its own helper: it makes the namespace, gives up root and
 	// becomes git. An argv[0] instead of a command, so that tests and every binary that links this package have it.
 	stageName = "claude-hub-clone-stage"
@@ -105,7 +107,8 @@ func (g *git) stage(ctx context.Context, args []string, stdout, stderr io.Writer
 
 func (g *git) config() string {
 	var b strings.Builder
-	b.WriteString("[core]\n\thooksPath = /dev/null\n\tfsmonitor = false\n\taskPass = \n" +
+	// All is made durable at the end, once.
+	b.WriteString("[core]\n\thooksPath = /dev/null\n\tfsmonitor = false\n\taskPass = \n\tfsync = none\n" +
 		"[protocol]\n\tallow = never\n[protocol \"https\"]\n\tallow = always\n[protocol \"http\"]\n\tallow = always\n" +
 		"[user]\n\tname = claude-hub\n\temail = claude-hub@localhost\n" +
 		"[http]\n\tlowSpeedLimit = 1000\n\tlowSpeedTime = 60\n[advice]\n\tdetachedHead = false\n" +
@@ -167,6 +170,12 @@ func runStage() error {
 	}
 	if err := os.WriteFile(stageConfig, []byte(p.Config), 0o644); err != nil {
 		return err
+	}
+	// Programs and people write to these two without asking whether they are there.
+	for _, d := range []string{"hooks", "info"} {
+		if err := os.MkdirAll(filepath.Join(stageTemplate, d), 0o755); err != nil {
+			return err
+		}
 	}
 	if err := os.Chdir(stageWork); err != nil {
 		return err

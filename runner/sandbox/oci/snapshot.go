@@ -147,7 +147,7 @@ func (e *Engine) seal(ctx context.Context, s sandbox.Spec, name string, meta jso
 		return rec, errors.New("it has no root filesystem")
 	}
 	// Only the root filesystem is kept. What /tmp held may still be on its way out.
-	e.disks.deleting(s.Disk.Path).Wait()
+	e.disks.tidying(s.Disk.Path).Wait()
 	entries, err := os.ReadDir(m.Folder)
 	if err != nil {
 		return rec, err

@@ -111,6 +111,7 @@ type plan struct {
 	spec    sandbox.Spec
 	disk    sandbox.Mounted
 	root    string            // mounted root filesystem
+	fresh   bool              // made for this boot
 	tmp     string            // folder for /tmp
 	folders map[string]string // a Bind's guest path → its host path
 	cgroup  string

@@ -118,6 +118,10 @@ func (e *Engine) boot(ctx context.Context, id sandbox.ID, s sandbox.Spec) (*box,
 	}
 	b := e.newBox(id, boot, fd)
 	e.setBox(id, b)
+	if p.fresh {
+		// Cloning and the first boot leave more in the journal and in freed blocks than on the disk.
+		e.disks.tidying(s.Disk.Path).Go(func() { trim(p.disk.Folder) })
+	}
 	return b, nil
 }
 
@@ -145,6 +149,7 @@ func (e *Engine) prepareDisk(ctx context.Context, id sandbox.ID, p *plan) error 
 	if err := writeJSON(e.recordFile(id), record{Spec: p.spec, Started: time.Now().UTC()}, false); err != nil {
 		return err
 	}
+	p.fresh = !exists(filepath.Join(m.Folder, rootName, rootInfo))
 	// From the record on nobody deletes the snapshots among the layers; one that went before shows here.
 	if p.root, err = e.mountRoot(id, m, p.spec.Base); err != nil {
 		return err
