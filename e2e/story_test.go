@@ -208,3 +208,17 @@ func (s *story) pagesShowIt(id string) {
 	s.contains(read(browser.Get(s.URL+"/repos/7/environment")), "tool two")
 	s.contains(read(browser.Get(s.URL+"/repos/7/sessions/"+id)), "running")
 }
+
+func replace(t *testing.T, path, old, new string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(b), old) {
+		t.Fatalf("%q is not in %s", old, b)
+	}
+	if err := os.WriteFile(path, []byte(strings.Replace(string(b), old, new, 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -68,10 +68,10 @@ func (k *kills) checkSessionLog(ctx context.Context, s *session) {
 	}
 	for _, o := range runs { // of scripts that sleep ended, the end is missing
 		if o.lost > 0 {
-			result.count(k.t, &result.lost, "lost", "%s: lines are missing: %+v", s, *o)
+			result.count(k.t, &result.lost, "lost", "%s: lines are missing: %+v\n%s", s, *o, story(s.log))
 		}
 		if o.twice > 0 {
-			result.count(k.t, &result.doubled, "doubled", "%s: lines came more than once: %+v", s, *o)
+			result.count(k.t, &result.doubled, "doubled", "%s: lines came more than once: %+v\n%s", s, *o, story(s.log))
 		}
 	}
 }

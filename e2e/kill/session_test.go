@@ -129,7 +129,7 @@ func (r *round) until(s *session, state string) error {
 		return err == nil, err
 	})
 	if err == nil && now.State == "failed" {
-		result.count(r.t, &result.lost, "lost", "%s was to be %s and failed: %s\n%s", s, state, asJSON(now.Detail), tail(s.log))
+		result.count(r.t, &result.lost, "lost", "%s was to be %s and failed: %s\n%s", s, state, asJSON(now.Detail), story(s.log))
 		return errors.New("the Session failed")
 	}
 	return err
@@ -209,7 +209,7 @@ func (r *round) look(s *session) error {
 		}
 		slices.Sort(boots)
 		if once := slices.Compact(slices.Clone(boots)); len(once) != len(boots) {
-			result.count(r.t, &result.doubled, "doubled", "%s: a start script ran twice in one boot: %q\n%s", s, boots, tail(s.log))
+			result.count(r.t, &result.doubled, "doubled", "%s: a start script ran twice in one boot: %q\n%s", s, boots, story(s.log))
 		}
 		r.compare(s, parts[0])
 		return nil

@@ -244,7 +244,7 @@ func (k *kills) checkOutcome(tb *testBuild) {
 	case state == wire.StateCancelled && b.kind == endsEarly, state == "lost" && tb.plan.long():
 		cutShort = true
 	default:
-		result.count(k.t, &result.lost, "lost", "%s, which %s, ended as %s: %s\n%s", tb, b.kind, state, asJSON(tb.final.Detail), tail(tb.log))
+		result.count(k.t, &result.lost, "lost", "%s, which %s, ended as %s: %s\n%s", tb, b.kind, state, asJSON(tb.final.Detail), story(tb.log))
 	}
 	runs, broken := readLines(tb.log)
 	for _, line := range broken {
@@ -259,16 +259,16 @@ func (k *kills) checkOutcome(tb *testBuild) {
 		delete(want, o.name)
 		switch {
 		case !expected || o.twice > 0 || o.next > n:
-			result.count(k.t, &result.doubled, "doubled", "%s: lines came more than once: %+v", tb, *o)
+			result.count(k.t, &result.doubled, "doubled", "%s: lines came more than once: %+v\n%s", tb, *o, story(tb.log))
 		case o.lost > 0 || (o.next < n && !cutShort):
-			result.count(k.t, &result.lost, "lost", "%s: lines are missing of %d: %+v", tb, n, *o)
+			result.count(k.t, &result.lost, "lost", "%s: lines are missing of %d: %+v\n%s", tb, n, *o, story(tb.log))
 		}
 	}
 	if len(want) > 0 && !cutShort {
-		result.count(k.t, &result.lost, "lost", "%s has no output of %v\n%s", tb, want, tail(tb.log))
+		result.count(k.t, &result.lost, "lost", "%s has no output of %v\n%s", tb, want, story(tb.log))
 	}
 	if !tb.ended && state != "lost" {
-		result.count(k.t, &result.stuck, "stuck", "%s is %s, but its log has not ended\n%s", tb, state, tail(tb.log))
+		result.count(k.t, &result.stuck, "stuck", "%s is %s, but its log has not ended\n%s", tb, state, story(tb.log))
 	}
 }
 
@@ -296,4 +296,21 @@ func difference(was, is []byte) string {
 	return fmt.Sprintf("at byte %d of %d received and %d there now: %q became %q", i, len(was), len(is), around(was), around(is))
 }
 
-func tail(log []byte) string { return string(log[max(0, len(log)-1500):]) }
+// story is a log for a person: each line short, and of a run of numbered ones only the first and the last.
+func story(log []byte) string {
+	var out []string
+	numbered := 0
+	lines := strings.Split(string(log), "\n")
+	for i, line := range lines {
+		if strings.HasPrefix(line, "KILL ") {
+			numbered++
+			if numbered > 1 && i+1 < len(lines) && strings.HasPrefix(lines[i+1], "KILL ") {
+				continue
+			}
+		} else {
+			numbered = 0
+		}
+		out = append(out, "    "+line[:min(len(line), 160)])
+	}
+	return strings.Join(out[max(0, len(out)-60):], "\n")
+}

@@ -15,11 +15,13 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"github.com/claude-hub/claude-hub/handlers/api/schema"
 	"github.com/claude-hub/claude-hub/runner/image/imagetest"
 )
 
@@ -34,8 +36,10 @@ type World struct {
 	Token    string // of a person, for CLI and API
 	Hub      *Process
 	Runner   *Process
-	Config   string // path of the config file
-	Options  Options
+	// RegistryDown has the registry answer 503.
+	RegistryDown atomic.Bool
+	Config       string // path of the config file
+	Options      Options
 
 	t      testing.TB
 	runDir string
@@ -94,7 +98,16 @@ func New(t testing.TB, o Options) *World {
 // Empty is a World in which nothing runs yet. Its Config is written.
 func Empty(t testing.TB, o Options) *World {
 	t.Helper()
-	w := &World{t: t, Options: o, Binary: Binary(t), Registry: imagetest.Registry(t), Repo: "acme/rocket"}
+	w := &World{t: t, Options: o, Binary: Binary(t), Repo: "acme/rocket"}
+	w.Registry = imagetest.Registry(t, func(up http.Handler) http.Handler {
+		return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if w.RegistryDown.Load() {
+				http.Error(rw, "down for the test", http.StatusServiceUnavailable)
+				return
+			}
+			up.ServeHTTP(rw, r)
+		})
+	})
 	// Folders of Sandboxes must be reachable by their ids, and short: not t.TempDir.
 	var err error
 	if w.Dir, err = os.MkdirTemp("", "chw-"); err != nil {
@@ -114,6 +127,40 @@ func Empty(t testing.TB, o Options) *World {
 	return w
 }
 
+// AddRunner makes a second Runner on this host, with a data folder of its own, and waits until the Hub calls it online.
+func (w *World) AddRunner(name string) *Process {
+	w.t.Helper()
+	dir := filepath.Join(w.Dir, name)
+	run := w.runDir + "-" + name
+	config := filepath.Join(w.Dir, name+".yml")
+	text := fmt.Sprintf("data: %s\nlog: debug\nrunner:\n  run_dir: %s\n  local_repos: true\n  images: {plain_http: [%q]}\n", dir, run, w.Registry)
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+		w.t.Fatal(err)
+	}
+	token := strings.TrimSpace(w.OK("runner", "token"))
+	if r := w.CLIWith(token, "runner", "register", "--config", config, "--hub", w.URL, "--name", name); r.Code != 0 {
+		w.t.Fatal(r)
+	}
+	p := w.Start(name, "runner", "--config", config)
+	w.t.Cleanup(func() {
+		if w.t.Failed() {
+			w.t.Logf("end of the log of Runner %s:\n%s", name, tail(p.Log(), 12<<10))
+		}
+		p.Kill()
+		w.purge(config)
+		_ = os.RemoveAll(run)
+	})
+	w.online(p, name)
+	return p
+}
+
+func (w *World) purge(config string) {
+	w.t.Helper()
+	if out, err := exec.Command(w.Binary, "runner", "purge", "--config", config, "--yes").CombinedOutput(); err != nil {
+		w.t.Errorf("remove what a Runner left on this host: %v\n%s", err, out)
+	}
+}
+
 func (w *World) close() {
 	if w.t.Failed() {
 		for _, p := range []*Process{w.Hub, w.Runner} {
@@ -127,10 +174,7 @@ func (w *World) close() {
 			p.Kill()
 		}
 	}
-	if out, err := exec.Command(w.Binary, "runner", "purge", "--config", w.Config, "--yes").CombinedOutput(); err != nil {
-		w.t.Errorf("remove what the Runner left on this host: %v\n%s", err, out)
-		return
-	}
+	w.purge(w.Config)
 	if err := os.RemoveAll(w.Dir); err != nil {
 		w.t.Error(err)
 	}
@@ -208,18 +252,25 @@ func (w *World) StartHub() {
 func (w *World) StartRunner() {
 	w.t.Helper()
 	w.Runner = w.Start("Runner", "runner", "--config", w.Config)
+	w.online(w.Runner, "r1")
+}
+
+func (w *World) online(p *Process, name string) {
+	w.t.Helper()
 	w.Eventually(30*time.Second, "the Runner is online", func() error {
-		if !w.Runner.Running() {
-			w.t.Fatalf("the Runner ended:\n%s", w.Runner.Log())
+		if !p.Running() {
+			w.t.Fatalf("the Runner ended:\n%s", p.Log())
 		}
-		var runners []struct{ Online bool }
+		var runners []schema.Runner
 		if err := w.JSON(&runners, "runner", "ls", "-o", "json"); err != nil {
 			return err
 		}
-		if len(runners) != 1 || !runners[0].Online {
-			return fmt.Errorf("the Hub lists %+v", runners)
+		for _, r := range runners {
+			if r.Name == name && r.Online {
+				return nil
+			}
 		}
-		return nil
+		return fmt.Errorf("the Hub lists %+v", runners)
 	})
 }
 
