@@ -12,6 +12,7 @@ import (
 
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/envspec"
+	"github.com/claude-hub/claude-hub/runner/image"
 	"github.com/claude-hub/claude-hub/runner/sandbox"
 	"github.com/claude-hub/claude-hub/runner/wire"
 )
@@ -105,6 +106,13 @@ func TestPruningKeepsTheNewestBuildsAndThoseInUse(t *testing.T) {
 	}
 	w.change(id, fleet.Stop)
 	w.untilState(id, wire.StateAsleep)
+	// Nothing is mounted now, and image rm still must not take the layers from under the sleeping Session.
+	if err := w.runner.images.Remove(context.Background(), img, nil); image.CodeOf(err) != image.InUse {
+		t.Fatalf("want %s, got %v", image.InUse, err)
+	}
+	if holds, err := w.runner.images.Holds(); err != nil || len(holds) != len(want) {
+		t.Fatalf("each build that is kept holds its image, and nothing else does: %v, %v", holds, err)
+	}
 	w.change(id, fleet.Run)
 	w.untilState(id, wire.StateRunning)
 }

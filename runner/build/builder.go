@@ -249,7 +249,7 @@ func (b *Builder) discard(ctx context.Context, id sandbox.ID) error {
 	if err := b.engine.DeleteDisk(ctx, b.disk(id, 0)); err != nil {
 		return fmt.Errorf("deleting the Sandbox's disk: %w", err)
 	}
-	return nil
+	return b.release(ctx, heldByBox+string(id))
 }
 
 // pidsSpare is what the host itself needs of the kernel's process ids.

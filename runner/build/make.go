@@ -40,6 +40,9 @@ func (b *Builder) make(ctx context.Context, j *Job, box sandbox.ID, name string)
 	if err != nil {
 		return Base{}, err
 	}
+	if err := b.hold(ctx, heldByBox+string(box), img.Digest); err != nil {
+		return Base{}, err
+	}
 	if err := b.bootstrap(ctx, j, spec, img, limits, box); err != nil {
 		return Base{}, err
 	}
@@ -254,15 +257,18 @@ func (b *Builder) snapshot(ctx context.Context, j *Job, img image.Image, box san
 	if err != nil {
 		return Base{}, err
 	}
+	if err := b.hold(ctx, heldByBuild+name, img.Digest); err != nil {
+		return Base{}, err
+	}
 	s, err := b.engine.Snapshot(ctx, box, name, raw)
 	if err != nil {
-		return Base{}, cause(ctx, err)
+		return Base{}, errors.Join(cause(ctx, err), b.release(ctx, heldByBuild+name))
 	}
 	base, ok := withMeta(s)
 	if !ok {
 		return Base{}, errors.New("the engine lost what was kept with the snapshot")
 	}
-	return base, b.finish(j, base)
+	return base, errors.Join(b.finish(j, base), b.release(ctx, heldByBox+string(box)))
 }
 
 // finish marks the snapshot as done.

@@ -78,10 +78,12 @@ func (b *Builder) Prune(ctx context.Context, keep func(name, key string) bool) (
 		case err == nil:
 			deleted = append(deleted, base.Name)
 			b.forget(base.Name)
+			errs = append(errs, b.release(ctx, heldByBuild+base.Name))
 		case !errors.Is(err, sandbox.ErrInUse):
 			errs = append(errs, err)
 		}
 	}
+	errs = append(errs, b.pruneImages(ctx))
 	return deleted, errors.Join(errs...)
 }
 
@@ -109,7 +111,7 @@ func (b *Builder) Sweep(ctx context.Context, owned func(assignment string) bool,
 	for _, e := range entries {
 		boxes[sandbox.ID(e.Name())] = true
 	}
-	var errs []error
+	errs := []error{b.sweepHolds(ctx, boxes)}
 	for id := range boxes {
 		kind, of, _ := strings.Cut(string(id), "-")
 		switch kind {

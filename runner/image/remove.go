@@ -34,6 +34,15 @@ func (s *Store) Release(ctx context.Context, owner string) error {
 	})
 }
 
+// Holds are all that are held, owner to digest.
+func (s *Store) Holds() (map[string]string, error) {
+	ix, err := s.readIndex()
+	if err != nil {
+		return nil, s.local("", err, "reading the image store")
+	}
+	return ix.Holds, nil
+}
+
 // Remove takes a name away; with its last name, or by digest, the image and those of its layers go that no other image
 // has. InUse, and nothing is changed, if that image is held or inUse (may be nil) says so of one of its layers' folders.
 func (s *Store) Remove(ctx context.Context, ref string, inUse func(layerDir string) bool) error {
