@@ -20,6 +20,7 @@ const (
 	channelInput  = 256 << 10 // bytes of input that wait for the Runner
 	maxChannels   = 64        // of one assignment
 	maxControls   = 256       // that wait for the Runner
+	maxRested     = 16        // of one assignment that have ended
 	// channelRest is for how long the end of a channel can be asked for after it ended.
 	channelRest = 5 * time.Minute
 )
@@ -161,6 +162,21 @@ func (c *channels) close(ch *channel, why string) {
 	c.wakeRunner(ch.runner)
 }
 
+// thin forgets those of an assignment's ended channels that ended first, so that what commands leave unread is bounded
+// however many are run. It is called with mu held.
+func (c *channels) thin(assignment string) {
+	var rested []*channel
+	for _, ch := range c.byID {
+		if ch.assignment == assignment && (ch.ended || ch.gone != "") {
+			rested = append(rested, ch)
+		}
+	}
+	slices.SortFunc(rested, func(a, b *channel) int { return a.endedAt.Compare(b.endedAt) })
+	for _, ch := range rested[:max(0, len(rested)-maxRested)] {
+		delete(c.byID, ch.id)
+	}
+}
+
 // expire closes channels whose client is silent, and forgets those that ended a while ago.
 func (c *channels) expire(now time.Time) {
 	c.mu.Lock()
@@ -220,6 +236,7 @@ func (f *Fleet) OpenChannel(ctx context.Context, assignment string, spec wire.Ch
 	if n >= maxChannels {
 		return "", fault.New(fault.Refused, "%d terminals and commands are open here already. Close one first.", n)
 	}
+	c.thin(a.ID)
 	c.byID[ch.id] = ch
 	c.wakeRunner(ch.runner)
 	return ch.id, nil

@@ -319,3 +319,23 @@ func TestChannelIsRefusedWhereNothingRuns(t *testing.T) {
 		t.Fatalf("%v", err)
 	}
 }
+
+func TestWhatEndedUnreadTakesBoundedMemory(t *testing.T) {
+	t.Parallel()
+	l := newLine(t, Options{})
+	first := l.id
+	for range 3 * maxRested {
+		l.serve(&wire.ExchangeRequest{Out: []*wire.Piece{out(1, 0, "unread")}, Ended: true})
+		id, err := l.OpenChannel(t.Context(), l.a.ID, wire.ChannelSpec{Argv: []string{"true"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.id = id
+	}
+	if n := len(l.channels.byID); n > maxRested+1 {
+		t.Errorf("%d channels are kept that have ended", n)
+	}
+	if _, err := l.ClientExchange(t.Context(), first, ClientMove{}); !errors.Is(err, ErrNoChannel) {
+		t.Errorf("the oldest is still there: %v", err)
+	}
+}

@@ -105,13 +105,19 @@ func (f *Fleet) RunOnce(ctx context.Context) (err error) {
 	if err := f.flush(ctx); err != nil {
 		return err
 	}
-	if err := f.reap(ctx, now, deadlines, now); err != nil {
+	// What ended in time while no Hub was there to hear it is told soon after one is: a deadline that passed meanwhile is
+	// looked at a lease later.
+	var heard time.Time
+	if now.Sub(up) < f.o.Lease {
+		heard = up
+	}
+	if err := f.reap(ctx, now, deadlines, heard, now); err != nil {
 		return err
 	}
 	// Other Hubs write contacts every o.Flush; nobody is silent for less than that on top of the lease.
 	silentSince := now.Add(-f.o.Lease - f.o.Flush)
 	if !up.After(silentSince) {
-		if err := f.reap(ctx, now, silences, silentSince); err != nil {
+		if err := f.reap(ctx, now, silences, time.Time{}, silentSince); err != nil {
 			return err
 		}
 	}
@@ -129,12 +135,13 @@ var (
 	silences  = losses{silentDueSQL, stillSilent, markSilentSQL, RunnerSilent}
 )
 
-func (f *Fleet) reap(ctx context.Context, now time.Time, l losses, before time.Time) error {
+// reap tells of what is due before a time; of deadlines, those from a time on.
+func (f *Fleet) reap(ctx context.Context, now time.Time, l losses, from, before time.Time) error {
 	type due struct {
 		deadline int64
 		id       string
 	}
-	var after due
+	after := due{deadline: millis(from)}
 	for {
 		var page []due
 		err := f.db.Read(ctx, func(tx *store.Tx) (err error) {

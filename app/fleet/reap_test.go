@@ -124,6 +124,43 @@ func TestLeasesStartAfreshAfterAnOutageOfTheDatabase(t *testing.T) {
 	r.expect("lost: runner silent")
 }
 
+func TestADeadlineThatPassedWithoutAHubLeavesTimeToSayThatItWasMet(t *testing.T) {
+	t.Parallel()
+	storetest.Each(t, func(t *testing.T, db *store.DB) {
+		r := newRig(t, db, Options{})
+		runner := r.runner("r1")
+		r.assign(runner, "met", time.Minute)
+		r.clock.add(10 * time.Minute) // the Hub was away
+		again := New(db, Options{})
+		again.Own(kind, r.owner)
+		late := r.assign(runner, "late", 10*time.Second)
+		pass := func(d time.Duration) {
+			for ; d > 0; d -= 5 * time.Second {
+				if err := again.RunOnce(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				r.clock.add(5 * time.Second)
+				if _, err := again.Sync(t.Context(), runner, &wire.SyncRequest{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		pass(55 * time.Second)
+		r.expect("lost: deadline passed")
+		if err := r.db.Read(t.Context(), func(tx *store.Tx) error {
+			told, err := store.All(tx, store.Scan1[string], `SELECT assignment FROM told`)
+			if err == nil && (len(told) != 1 || told[0] != late.ID) {
+				t.Errorf("told of %v, want the one that a Hub could hear of", told)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		pass(15 * time.Second)
+		r.expect("lost: deadline passed", "lost: deadline passed")
+	})
+}
+
 func TestContactOnAnotherHubCounts(t *testing.T) {
 	t.Parallel()
 	storetest.Each(t, func(t *testing.T, db *store.DB) {
@@ -220,12 +257,13 @@ func TestTenThousandExpiredAssignmentsAreReapedInOneRun(t *testing.T) {
 		const n = 10_000
 		r.write(func(tx *store.Tx) error {
 			for i := range n {
-				if _, err := tx.Exec(insertAssignmentSQL, store.NewID(), runner, kind, fmt.Sprint(i), Run, 1+i%7, tx.Now().UnixMilli()); err != nil {
+				if _, err := tx.Exec(insertAssignmentSQL, store.NewID(), runner, kind, fmt.Sprint(i), Run, tx.Now().UnixMilli()+int64(1+i%7), tx.Now().UnixMilli()); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
+		r.clock.add(time.Second)
 		began := time.Now()
 		r.reap()
 		took := time.Since(began)
