@@ -60,28 +60,38 @@ var (
 	buildErr  error
 )
 
-// Binary builds claude-hub once for all Worlds of this process. CLAUDE_HUB_BINARY names one that is there.
+// Binary builds claude-hub once for all Worlds of this process, into the tests' cache folder. CLAUDE_HUB_BINARY names one
+// that is there.
 func Binary(t testing.TB) string {
 	t.Helper()
 	buildOnce.Do(func() {
-		if built = os.Getenv("CLAUDE_HUB_BINARY"); built != "" {
-			return
-		}
-		var dir string
-		if dir, buildErr = os.MkdirTemp("", "claude-hub-binary-"); buildErr != nil {
-			return
-		}
-		built = filepath.Join(dir, "claude-hub")
-		cmd := exec.Command("go", "build", "-o", built, "github.com/claude-hub/claude-hub")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			buildErr = fmt.Errorf("build claude-hub: %w\n%s", err, out)
+		if built = os.Getenv("CLAUDE_HUB_BINARY"); built == "" {
+			built, buildErr = build()
 		}
 	})
 	if buildErr != nil {
 		t.Fatal(buildErr)
 	}
 	return built
+}
+
+func build() (string, error) {
+	cache, err := imagetest.CacheDir()
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", err
+	}
+	path := filepath.Join(cache, "claude-hub")
+	// Another test process may run the one that is there, so it is replaced and not written to.
+	fresh := fmt.Sprintf("%s.%d", path, os.Getpid())
+	cmd := exec.Command("go", "build", "-o", fresh, "github.com/claude-hub/claude-hub")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build claude-hub: %w\n%s", err, out)
+	}
+	return path, os.Rename(fresh, path)
 }
 
 // New makes a World whose Hub and Runner run, and whose Repo has one commit.
