@@ -29,6 +29,7 @@ type record struct {
 	Did     int64           `json:"did,omitempty"` // the newest generation that was acted on to its end
 	State   string          `json:"state"`         // reported last
 	Ended   bool            `json:"ended,omitempty"`
+	Outcome string          `json:"outcome,omitempty"` // of a Test build that has ended: the State that is reported when it is cleaned up
 	Failure *wire.Failure   `json:"failure,omitempty"`
 	Phases  []wire.Phase    `json:"phases,omitempty"`
 	Notes   []string        `json:"notes,omitempty"`

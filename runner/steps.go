@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/claude-hub/claude-hub/runner/build"
@@ -40,6 +41,8 @@ func (w *worker) stepTest(ctx context.Context, rec record, listed bool) (done bo
 		return true, w.forget()
 	case rec.Fence != w.openFence():
 		return false, w.afresh(ctx)
+	case rec.Ended && rec.Outcome != "" && rec.State != rec.Outcome:
+		return false, w.finishTest(ctx, rec)
 	case rec.Ended:
 		return false, nil
 	case rec.Want == wire.WantStop:
@@ -104,7 +107,7 @@ func (w *worker) afresh(ctx context.Context) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.rec.Marks, w.rec.Phases, w.rec.Notes, w.rec.Failure, w.rec.Ended, w.rec.State = build.Marks{}, nil, nil, nil, false, ""
+	w.rec.Marks, w.rec.Phases, w.rec.Notes, w.rec.Failure, w.rec.Ended, w.rec.Outcome, w.rec.State = build.Marks{}, nil, nil, nil, false, "", ""
 	if err := w.open(); err != nil {
 		return err
 	}
@@ -112,38 +115,60 @@ func (w *worker) afresh(ctx context.Context) error {
 	return w.storeLocked(w.rec)
 }
 
-// endTest makes the outcome final.
+// endTest makes the outcome final. It is decided before its Sandbox is given up, so that a process that is killed in
+// between runs no script a second time.
 func (w *worker) endTest(ctx context.Context, rec record, err error) error {
-	if cerr := w.r.builder.CleanTest(ctx, w.id); cerr != nil {
-		w.log.Warn().Err(cerr).Msg("a Test build could not be cleaned up; it is tried again when it is removed")
-	}
 	state := wire.StatePassed
 	var failure *wire.Failure
 	switch {
 	case err == nil:
-		w.stream.Mark("passed")
 	case errors.Is(err, build.ErrCancelled):
 		state = wire.StateCancelled
 		w.track.FailRunning()
-		w.stream.Mark("cancelled")
 	default:
 		state = wire.StateFailed
 		f := w.explain(err)
 		failure = &f
-		w.stream.Mark("failed: %s", f.Message)
 		w.log.Info().Str("code", f.Code).Str("phase", f.Phase).Msg("a Test build failed")
 	}
-	w.endLog()
 	w.mu.Lock()
-	w.rec.Ended, w.rec.Failure = true, failure
+	w.rec.Ended, w.rec.Outcome, w.rec.Failure = true, state, failure
+	rec.Outcome, rec.Failure = state, failure
 	w.mu.Unlock()
-	if err := w.acting(rec.Generation, state); err != nil {
+	if err := w.save(); err != nil {
 		return err
 	}
-	if state == wire.StatePassed {
+	return w.finishTest(ctx, rec)
+}
+
+// finishTest cleans up after a Test build and reports its outcome. It may be repeated.
+func (w *worker) finishTest(ctx context.Context, rec record) error {
+	if err := w.r.builder.CleanTest(ctx, w.id); err != nil {
+		w.log.Warn().Err(err).Msg("a Test build could not be cleaned up; it is tried again when it is removed")
+	}
+	said := rec.Outcome
+	if rec.Failure != nil {
+		said += ": " + rec.Failure.Message
+	}
+	w.lastMark(rec.Outcome, said)
+	w.endLog()
+	if err := w.acting(rec.Generation, rec.Outcome); err != nil {
+		return err
+	}
+	if rec.Outcome == wire.StatePassed {
 		w.r.pruneSoon()
 	}
 	return nil
+}
+
+// lastMark writes the log's last Mark, unless a process that was killed since did.
+func (w *worker) lastMark(outcome, said string) {
+	if st, err := w.r.spool.Stream(w.id, w.fence()); err == nil {
+		if last, err := st.Tail(10, 0); err == nil && strings.Contains("\n"+last, "\n==> "+outcome) {
+			return
+		}
+	}
+	w.stream.Mark("%s", said)
 }
 
 // explain puts an error in words, with the last lines of what was running.

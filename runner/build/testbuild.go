@@ -22,20 +22,6 @@ const (
 	WorkspaceGuest  = "/workspace"
 )
 
-// Test runs a Test build: a fresh bootstrap, its snapshot, a clone of the default branch, and the start script in a
-// Sandbox from that snapshot. It ends with nil, or an error that Explain puts in words; with ErrShutdown everything is
-// left for the next process of the Runner, otherwise only the snapshot stays.
-func (b *Builder) Test(ctx context.Context, j *Job, repo wire.Repo) error {
-	err := b.test(ctx, j, repo)
-	if errors.Is(err, ErrShutdown) {
-		return err
-	}
-	if cerr := b.CleanTest(ctx, j.ID); cerr != nil {
-		b.cfg.Log.Warn().Err(cerr).Str("assignment", j.ID).Msg("a Test build could not be cleaned up; it is tried again when it is removed")
-	}
-	return err
-}
-
 // CleanTest gives up all that a Test build has on the host, its snapshot excepted.
 func (b *Builder) CleanTest(ctx context.Context, id string) error {
 	return errors.Join(b.discard(ctx, buildBox(id)), b.discard(ctx, testBox(id)))
@@ -44,7 +30,10 @@ func (b *Builder) CleanTest(ctx context.Context, id string) error {
 func buildBox(id string) sandbox.ID { return sandbox.ID("b-" + id) }
 func testBox(id string) sandbox.ID  { return sandbox.ID("t-" + id) }
 
-func (b *Builder) test(ctx context.Context, j *Job, repo wire.Repo) error {
+// Test runs a Test build: a fresh bootstrap, its snapshot, a clone of the default branch, and the start script in a
+// Sandbox from that snapshot. It ends with nil, or an error that Explain puts in words; with ErrShutdown everything is
+// left for the next process of the Runner. The rest is for CleanTest, once the caller has stored how it ended.
+func (b *Builder) Test(ctx context.Context, j *Job, repo wire.Repo) error {
 	base, err := b.tested(ctx, j)
 	if err != nil {
 		return err

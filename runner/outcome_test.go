@@ -1,0 +1,80 @@
+package runner
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/claude-hub/claude-hub/envspec"
+	"github.com/claude-hub/claude-hub/runner/build"
+	"github.com/claude-hub/claude-hub/runner/redact"
+	"github.com/claude-hub/claude-hub/runner/spool"
+	"github.com/claude-hub/claude-hub/runner/wire"
+)
+
+// A Runner that is killed after a Test build's end was decided, and before it was told, must not run its scripts again
+// (found by the kill test).
+func TestAnOutcomeThatWasDecidedBeforeAKillIsReportedAndNothingRunsAgain(t *testing.T) {
+	t.Parallel()
+	for name, said := range map[string]bool{"before its last mark": false, "after its last mark": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.spawn()
+			id := w.test(envspec.Spec{Image: w.image("app:v1", nil), Bootstrap: "echo here; [ -e /never ] || sleep 1000"}, w.repo())
+			w.untilLog(id, "here\n")
+			w.kill()
+			path := filepath.Join(Folder(w.data), "assignments", id+".json")
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var rec record
+			if err := json.Unmarshal(b, &rec); err != nil {
+				t.Fatal(err)
+			}
+			rec.Ended, rec.Outcome = true, wire.StateFailed
+			rec.Failure = &wire.Failure{Phase: wire.PhaseBootstrap, Code: build.CodeExit, Message: "decided"}
+			if said {
+				appendMark(t, w, rec, "failed: decided")
+			}
+			if b, err = json.Marshal(rec); err != nil {
+				t.Fatal(err)
+			}
+			if err := build.WriteFile(path, b, false); err != nil {
+				t.Fatal(err)
+			}
+			w.spawn()
+			state, d := w.outcome(id)
+			if state != wire.StateFailed || d.Failure == nil || d.Failure.Message != "decided" {
+				t.Errorf("%s: %+v", state, d.Failure)
+			}
+			log := w.wholeLog(id)
+			if strings.Count(log, "here\n") != 1 || strings.Count(log, "==> failed: decided\n") != 1 || !strings.HasSuffix(log, "==> failed: decided\n") {
+				t.Errorf("log: %s", log)
+			}
+			if disks, err := filepath.Glob(filepath.Join(Folder(w.data), "build", "disks", "*"+id)); err != nil || len(disks) > 0 {
+				t.Errorf("disks are left: %v %v", disks, err)
+			}
+		})
+	}
+}
+
+// appendMark writes to the spool of a Runner that is not running.
+func appendMark(t *testing.T, w *world, rec record, text string) {
+	t.Helper()
+	s, err := spool.Open(filepath.Join(Folder(w.data), "spool"), spool.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := s.Stream(rec.ID, rec.Fence)
+	if err != nil {
+		t.Fatal(err)
+	}
+	build.NewLog(&redact.Set{}, st).Mark("%s", text)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
