@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -616,4 +617,84 @@ func bearer(token string) connect.ClientOption {
 			return next(ctx, req)
 		}
 	}))
+}
+
+func TestNothingOfAStrangersBodyIsRead(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, storetest.New(t), fleet.Options{})
+	_, token := h.register("r1")
+	for name, c := range map[string]struct {
+		path, token string
+		size        int
+		status      int
+	}{
+		"stranger":      {wireconnect.RunnerServiceAppendLogProcedure, "chrun_x", 4 << 20, http.StatusUnauthorized},
+		"no such call":  {"/" + wireconnect.RunnerServiceName + "/Nothing", "chrun_x", 4 << 20, http.StatusUnauthorized},
+		"registration":  {wireconnect.RunnerServiceRegisterProcedure, "", 128 << 10, http.StatusTooManyRequests},
+		"far too large": {wireconnect.RunnerServiceAppendLogProcedure, token, 9 << 20, http.StatusTooManyRequests},
+	} {
+		body := &countedBody{left: c.size}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.url()+c.path, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/proto")
+		req.Header.Set("Connect-Protocol-Version", "1")
+		req.Header.Set("Authorization", "Bearer "+c.token)
+		req.Header.Set("Expect", "100-continue") // nothing is sent before the Hub reads
+		res, err := (&http.Transport{ExpectContinueTimeout: time.Minute}).RoundTrip(req)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != c.status {
+			t.Errorf("%s: %s, want %d", name, res.Status, c.status)
+		}
+		if c.status == http.StatusUnauthorized && body.read.Load() > 0 {
+			t.Errorf("%s: %d bytes were asked for", name, body.read.Load())
+		}
+	}
+}
+
+// countedBody is so many zeros.
+type countedBody struct {
+	left int
+	read atomic.Int64
+}
+
+func (b *countedBody) Read(p []byte) (int, error) {
+	if b.left == 0 {
+		return 0, io.EOF
+	}
+	n := min(len(p), b.left)
+	clear(p[:n])
+	b.left -= n
+	b.read.Add(int64(n))
+	return n, nil
+}
+
+func TestOneRunnersLargeRequestsAllArrive(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, storetest.New(t), fleet.Options{})
+	id, token := h.register("r1")
+	c := wireconnect.NewRunnerServiceClient(http.DefaultClient, h.url(), connect.WithInterceptors(connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
+		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+			req.Header().Set("Authorization", "Bearer "+token)
+			return next(ctx, req)
+		}
+	})))
+	errs := make(chan error)
+	const n = 40 // more than may be read at a time, and more bytes than may be in hand
+	for i := range n {
+		a := h.assign(id, fmt.Sprint(i))
+		go func() {
+			_, err := c.AppendLog(t.Context(), &wire.AppendLogRequest{Id: a.ID, Fence: 1, Data: bytes.Repeat([]byte{'x'}, 2<<20)})
+			errs <- err
+		}()
+	}
+	for range n {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
 }
