@@ -698,3 +698,29 @@ func TestOneRunnersLargeRequestsAllArrive(t *testing.T) {
 		}
 	}
 }
+
+func TestDeadlinesAreMetByTheHubsClock(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, storetest.New(t), fleet.Options{})
+	id, token := h.register("r1")
+	for name, ahead := range map[string]time.Duration{"same": 0, "ahead": 2 * time.Hour, "behind": -2 * time.Hour} {
+		r := startRunner(t, t.TempDir(), h.url(), token, func(o *hubclient.Options) {
+			o.HTTP = &http.Client{Transport: roundTrip(func(req *http.Request) (*http.Response, error) {
+				res, err := http.DefaultTransport.RoundTrip(req)
+				if err == nil { // as if this host's clock were ahead of the Hub's
+					res.Header.Set("Date", time.Now().Add(-ahead).UTC().Format(http.TimeFormat))
+				}
+				return res, err
+			})}
+		})
+		a := h.assign(id, name)
+		deadline := time.Now().Add(time.Hour).Truncate(time.Millisecond)
+		h.write(func(tx *store.Tx) error { return h.fleet().Deadline(tx, a.ID, deadline) })
+		until(t, func() bool { i := r.item(a.ID); return i != nil && i.GetDeadlineMs() != 0 })
+		off := time.UnixMilli(r.item(a.ID).GetDeadlineMs()).Sub(deadline) - ahead
+		if ahead == 0 && off != 0 || off.Abs() > 20*time.Second {
+			t.Errorf("%s: the deadline is off by %s", name, off)
+		}
+		r.stop()
+	}
+}

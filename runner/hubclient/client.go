@@ -76,6 +76,7 @@ type Client struct {
 	mu   sync.Mutex
 	stat Status
 	list map[string]bool // assignments in the newest list; nil before the first
+	skew time.Duration   // by how much this host's clock is ahead of the Hub's
 }
 
 // New makes a Client. It dials nothing before Run or a call.
@@ -93,17 +94,23 @@ func New(o Options) *Client {
 		o.RefusedWait = 60 * time.Second
 	}
 	c := &Client{o: o, log: o.Log.With().Str("part", "hubclient").Logger(), stat: Status{Since: time.Now(), Problem: "not connected yet"}}
-	c.rpc = wireconnect.NewRunnerServiceClient(o.HTTP, strings.TrimSuffix(o.URL, "/"), clientOptions(o.Token)...)
+	c.rpc = wireconnect.NewRunnerServiceClient(o.HTTP, strings.TrimSuffix(o.URL, "/"), clientOptions(o.Token, c.dated)...)
 	return c
 }
 
-func clientOptions(token string) []connect.ClientOption {
+// clientOptions has every call carry the token, and dated told of every answer.
+func clientOptions(token string, dated func(began time.Time, date string)) []connect.ClientOption {
 	auth := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
 			if token != "" {
 				req.Header().Set("Authorization", "Bearer "+token)
 			}
-			return next(ctx, req)
+			began := time.Now()
+			res, err := next(ctx, req)
+			if err == nil && dated != nil {
+				dated(began, res.Header().Get("Date"))
+			}
+			return res, err
 		}
 	})
 	return []connect.ClientOption{connect.WithInterceptors(auth), connect.WithReadMaxBytes(16 << 20)}
@@ -135,7 +142,7 @@ func Register(ctx context.Context, hc connect.HTTPClient, url, token, name strin
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	res, err := wireconnect.NewRunnerServiceClient(hc, strings.TrimSuffix(url, "/"), clientOptions("")...).
+	res, err := wireconnect.NewRunnerServiceClient(hc, strings.TrimSuffix(url, "/"), clientOptions("", nil)...).
 		Register(ctx, &wire.RegisterRequest{Token: token, Name: name})
 	if err != nil {
 		return "", "", fmt.Errorf("register at %s: %s", url, words(err))
@@ -252,10 +259,46 @@ func (c *Client) syncUntilHello(ctx context.Context, src Source, sink Sink, paus
 		c.mu.Unlock()
 		same := revision != "" && res.GetRevision() == revision
 		revision = res.GetRevision()
+		c.ownTime(res.GetItems())
 		c.listed(res.GetItems()) // before the sink: what it begins must not be taken for something left over
 		sink(res.GetItems(), res.GetChannels())
 		if same && time.Since(began) < time.Second {
 			sleep(ctx, jitter(time.Second)) // a Hub that is stopping, or a proxy, doesn't wait
+		}
+	}
+}
+
+// skewStep is by how much two clocks may differ before it counts.
+const skewStep = 5 * time.Second
+
+// dated takes the Date of an answer, in whole seconds, that the Hub wrote between began and now: it bounds how far this
+// host's clock is from the Hub's.
+func (c *Client) dated(began time.Time, date string) {
+	at, err := http.ParseTime(date)
+	if err != nil {
+		return
+	}
+	least, most := began.Sub(at)-time.Second, time.Since(at)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	skew := min(max(c.skew, least), most)
+	if skew.Abs() < skewStep {
+		skew = 0
+	}
+	if (skew-c.skew).Abs() >= skewStep && skew != 0 {
+		c.log.Warn().Str("ahead", skew.Round(time.Second).String()).Msg("this host's clock is not the Hub's: deadlines are met by the Hub's")
+	}
+	c.skew = skew
+}
+
+// ownTime turns deadlines, which are by the Hub's clock, into this host's.
+func (c *Client) ownTime(items []*wire.Item) {
+	c.mu.Lock()
+	skew := c.skew
+	c.mu.Unlock()
+	for _, i := range items {
+		if i.GetDeadlineMs() > 0 && skew != 0 {
+			i.DeadlineMs += skew.Milliseconds()
 		}
 	}
 }
