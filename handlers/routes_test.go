@@ -218,6 +218,39 @@ func TestAbsentAndForbiddenReposAreOneAnswerOnEveryRoute(t *testing.T) {
 	}
 }
 
+// TestIdsThatNoDatabaseHoldsAreAbsent sends bytes that TEXT can't be: they are no reason for an error inside the Hub.
+func TestIdsThatNoDatabaseHoldsAreAbsent(t *testing.T) {
+	t.Parallel()
+	s, all := furnished(t)
+	b := s.as("ana")
+	token := s.token("ana")
+	id := regexp.MustCompile(`/[0-9a-f]{8}-[0-9a-f-]{27}`)
+	tried := 0
+	for _, r := range all {
+		for _, bad := range []string{"%00", "%ff", "x%00y"} {
+			path := id.ReplaceAllString(r.path, "/"+bad)
+			if path == r.path {
+				continue
+			}
+			tried++
+			p := r.send(b, path, func(q *http.Request) {
+				if r.api {
+					q.Header.Set("Authorization", "Bearer "+token)
+				}
+			})
+			if p.status != http.StatusNotFound && p.status != http.StatusUnprocessableEntity {
+				t.Errorf("%s %s: %d %s", r.method, path, p.status, p.body)
+			}
+		}
+	}
+	if tried < 60 {
+		t.Fatalf("only %d requests were made", tried)
+	}
+	if p := s.api(http.MethodGet, "/repos?name=acme%00", token, nil, nil); p.status != http.StatusNotFound {
+		t.Errorf("a Repo's name: %d %s", p.status, p.body)
+	}
+}
+
 func sameHeader(a, b http.Header) bool {
 	if len(a) != len(b) {
 		return false

@@ -85,7 +85,7 @@ func (g *Gate) Repo(ctx context.Context, who Person, id github.RepoID) (Grant, e
 
 // Named is Repo by its name, for people who type it.
 func (g *Gate) Named(ctx context.Context, who Person, name string) (Grant, error) {
-	return g.grant(ctx, who, repoNamedSQL, name)
+	return g.grant(ctx, who, repoNamedSQL, store.Text(name))
 }
 
 func (g *Gate) grant(ctx context.Context, who Person, query string, arg any) (Grant, error) {

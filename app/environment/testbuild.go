@@ -147,7 +147,7 @@ func (s *Service) test(tx *store.Tx, g access.Grant, id string) (TestBuild, erro
 	if err != nil {
 		return TestBuild{}, err
 	}
-	test, err := scanTest(tx.Row(testSQL, env.ID, id).Scan)
+	test, err := scanTest(tx.Row(testSQL, env.ID, store.Text(id)).Scan)
 	if errors.Is(err, store.ErrNotFound) {
 		return TestBuild{}, fault.New(fault.NotFound, "This Repo has no such Test build.")
 	}

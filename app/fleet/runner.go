@@ -175,7 +175,7 @@ func (f *Fleet) Authenticate(ctx context.Context, runnerToken string) (Runner, e
 // Hubs. Its assignments are lost after a lease. An id that is unknown or revoked already is a fault of code not-found.
 func (f *Fleet) Revoke(ctx context.Context, id, who string) error {
 	err := f.db.Write(ctx, func(tx *store.Tx) error {
-		n, err := tx.Exec(revokeSQL, id, tx.Now().UnixMilli(), who)
+		n, err := tx.Exec(revokeSQL, store.Text(id), tx.Now().UnixMilli(), who)
 		if err != nil {
 			return fmt.Errorf("revoke Runner %s: %w", id, err)
 		}

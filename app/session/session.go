@@ -304,7 +304,7 @@ func (s *Service) Get(ctx context.Context, g access.Grant, id string) (Session, 
 }
 
 func (s *Service) one(tx *store.Tx, g access.Grant, id string) (Session, error) {
-	sn, err := scanSession(tx.Row(oneSQL, int64(g.Repo().ID), id).Scan)
+	sn, err := scanSession(tx.Row(oneSQL, int64(g.Repo().ID), store.Text(id)).Scan)
 	if errors.Is(err, store.ErrNotFound) {
 		return Session{}, fault.New(fault.NotFound, "This Repo has no such Session.")
 	}
