@@ -25,6 +25,8 @@ type Cmd struct {
 	// Dir is where the process starts, "/" if empty. Where it is missing or the user may not enter it the process
 	// starts in "/" and Started says so: an image's WORKDIR is never fatal (facts/recipes.md B16).
 	Dir string
+	// NeedDir refuses to start anywhere else (ErrDir): what a person named must not be run in another folder.
+	NeedDir bool
 	// User is "" (root), "name", "uid", "name:group" or "uid:gid", as an image's USER. A uid needs no entry in
 	// /etc/passwd. Without a group, supplementary groups come from /etc/group.
 	User string

@@ -31,6 +31,11 @@ func (c *Client) Hello(ctx context.Context) (Hello, error) {
 		return h, fmt.Errorf("the Sandbox's agent speaks version %d of the protocol, this Runner %d; restart the Sandbox",
 			h.Version, Protocol)
 	}
+	h.BootID = clip(h.BootID, maxID)
+	h.Problems = h.Problems[:min(len(h.Problems), maxProblems)]
+	for i := range h.Problems {
+		h.Problems[i] = clip(h.Problems[i], maxProblem)
+	}
 	return h, nil
 }
 
@@ -59,7 +64,9 @@ func (c *Client) List(ctx context.Context) ([]Status, error) {
 
 // Wait returns when the process has ended. Its output may still wait to be read.
 func (c *Client) Wait(ctx context.Context, id string) (Exit, error) {
-	return call[Exit](ctx, c, header{Op: "wait", ID: id}, nil, 0)
+	e, err := call[Exit](ctx, c, header{Op: "wait", ID: id}, nil, 0)
+	e.Signal = clip(e.Signal, maxSignal)
+	return e, err
 }
 
 // Signal sends sig to the process, or with tree to its session, its process group and all descendants; SIGKILL with
@@ -130,9 +137,15 @@ func (c *Client) processes(ctx context.Context, h header) ([]Process, error) {
 		return nil, fmt.Errorf("the Sandbox's agent lists %d processes, more than it may", len(l))
 	}
 	for i := range l {
-		if len(l[i].Argv) == 0 {
-			l[i].Argv = []string{"?"}
+		p := &l[i]
+		if len(p.Argv) == 0 {
+			p.Argv = []string{"?"}
 		}
+		p.Argv = p.Argv[:min(len(p.Argv), maxArgs)]
+		for j := range p.Argv {
+			p.Argv[j] = clip(p.Argv[j], maxArg)
+		}
+		p.User, p.Command = clip(p.User, maxArg), clip(p.Command, maxID)
 	}
 	return l, err
 }

@@ -146,7 +146,7 @@ func (a *agent) launch(c *command, cmd Cmd) error {
 	if !ok {
 		path = stage.DefaultPath
 	}
-	rq := stage.Request{Env: bytesOf(env), Path: []byte(path), Dir: cmd.Dir, UID: who.uid, GID: who.gid,
+	rq := stage.Request{Env: bytesOf(env), Path: []byte(path), Dir: cmd.Dir, NeedDir: cmd.NeedDir, UID: who.uid, GID: who.gid,
 		Groups: who.groups, Cgroups: cgroupFiles}
 	if cmd.Script != nil {
 		interp, err := interpreter(cmd.Script.Body)
@@ -395,6 +395,16 @@ func refusal(r stage.Report, cmd Cmd, who account, path string) error {
 	case stage.StepUser:
 		return fail(CodeUser, "the command can't run as %s (uid %d, gid %d): %v; ids in a Sandbox are below 1048576",
 			name, who.uid, who.gid, errno)
+	case stage.StepDir:
+		switch errno {
+		case syscall.ENOENT:
+			return fail(CodeDir, "there is no folder %s in the Sandbox", subject)
+		case syscall.ENOTDIR:
+			return fail(CodeDir, "%s is not a folder", subject)
+		case syscall.EACCES:
+			return fail(CodeDir, "the folder %s can't be entered by %s: permission denied", subject, name)
+		}
+		return fail(CodeDir, "the folder %s can't be entered: %v", subject, errno)
 	case stage.StepBroken:
 		return fail(CodeInternal, "the command could not be started: its stage got no request: %v", errno)
 	}

@@ -231,7 +231,7 @@ func effectiveUID(status []byte, otherwise int) int {
 
 // argvOf is a process's command line, at most eight arguments and 256 bytes; a process that hides it shows its name.
 func argvOf(pid int) []string {
-	b, _ := readProc(pid, "cmdline", 256)
+	b, _ := readProc(pid, "cmdline", maxArg)
 	b = bytes.TrimRight(b, "\x00")
 	if len(b) == 0 {
 		name, _ := readProc(pid, "comm", 64)
@@ -239,7 +239,7 @@ func argvOf(pid int) []string {
 	}
 	var out []string
 	for _, a := range bytes.Split(b, []byte{0}) {
-		if len(out) < 8 {
+		if len(out) < maxArgs {
 			out = append(out, string(a))
 		}
 	}

@@ -36,6 +36,15 @@ const (
 	maxScript  = 1 << 20
 )
 
+// Bounds of what an agent says in words: it ends in reports and logs. An honest agent stays below them.
+const (
+	maxArgs     = 8
+	maxArg      = 256
+	maxSignal   = 32
+	maxProblems = 16
+	maxProblem  = 1024
+)
+
 type header struct {
 	Version int
 	Op      string
@@ -63,6 +72,7 @@ type wireCmd struct {
 	Script     []byte
 	HasScript  bool
 	Dir        []byte
+	NeedDir    bool `json:",omitempty"`
 	User       string
 	TTY        *Size
 	Stdin      bool
@@ -72,7 +82,7 @@ type wireCmd struct {
 }
 
 func toWire(c Cmd) wireCmd {
-	w := wireCmd{ID: c.ID, Argv: bytesOf(c.Argv), Env: bytesOf(c.Env), Dir: []byte(c.Dir), User: c.User, TTY: c.TTY,
+	w := wireCmd{ID: c.ID, Argv: bytesOf(c.Argv), Env: bytesOf(c.Env), Dir: []byte(c.Dir), NeedDir: c.NeedDir, User: c.User, TTY: c.TTY,
 		Stdin: c.Stdin, Split: c.Split, Keep: c.Keep, Full: c.Full}
 	if c.Script != nil {
 		w.HasScript, w.ScriptName, w.Script = true, c.Script.Name, c.Script.Body
@@ -81,7 +91,7 @@ func toWire(c Cmd) wireCmd {
 }
 
 func (w wireCmd) cmd() Cmd {
-	c := Cmd{ID: w.ID, Argv: stringsOf(w.Argv), Env: stringsOf(w.Env), Dir: string(w.Dir), User: w.User, TTY: w.TTY,
+	c := Cmd{ID: w.ID, Argv: stringsOf(w.Argv), Env: stringsOf(w.Env), Dir: string(w.Dir), NeedDir: w.NeedDir, User: w.User, TTY: w.TTY,
 		Stdin: w.Stdin, Split: w.Split, Keep: w.Keep, Full: w.Full}
 	if w.HasScript {
 		c.Script = &Script{Name: w.ScriptName, Body: w.Script}

@@ -3,12 +3,14 @@ package agent
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -181,6 +183,30 @@ func TestTheClientSurvivesAHostileAgent(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		r.Close()
+	}
+}
+
+func TestWordsOfAHostileAgentAreCutShort(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("a", 100_000)
+	answer := func(body any) *Client {
+		b, err := json.Marshal(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return hostileAgent(t, func(conn net.Conn) { conn.Write(frame('A', `{"Body":`+string(b)+`}`)) })
+	}
+	h, err := answer(Hello{Version: Protocol, BootID: long, Problems: slices.Repeat([]string{long[:1500]}, 1000)}).Hello(ctx(t))
+	if err != nil || len(h.BootID) > 200 || len(h.Problems) > maxProblems || len(h.Problems[0]) > 1100 {
+		t.Errorf("hello: %v, a boot id of %d bytes, %d problems", err, len(h.BootID), len(h.Problems))
+	}
+	e, err := answer(Exit{Code: 1, Signal: long}).Wait(ctx(t), "x")
+	if err != nil || len(e.Signal) > 100 {
+		t.Errorf("wait: %v, a signal of %d bytes", err, len(e.Signal))
+	}
+	l, err := answer([]Process{{Argv: slices.Repeat([]string{long[:1000]}, 500), User: long, Command: long}, {}}).Processes(ctx(t))
+	if err != nil || len(l) != 2 || len(l[0].Argv) > maxArgs || len(l[0].Argv[0]) > 300 || len(l[0].User) > 300 || len(l[0].Command) > 200 || len(l[1].Argv) != 1 {
+		t.Errorf("processes: %v", err)
 	}
 }
 

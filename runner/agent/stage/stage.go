@@ -41,8 +41,10 @@ type Request struct {
 	Argv, Env [][]byte
 	// Path is the PATH to search.
 	Path []byte
-	// Dir is where to start; if it can't be entered, "/" takes its place and the report says so.
+	// Dir is where to start; if it can't be entered, "/" takes its place and the report says so, or, with NeedDir,
+	// nothing is run.
 	Dir      string
+	NeedDir  bool
 	UID, GID int
 	Groups   []int
 	// Cgroups are cgroup.procs files; those that exist must take the process.
@@ -54,6 +56,7 @@ const (
 	StepReady  = "ready"  // everything is set, exec comes next
 	StepCgroup = "cgroup" // Subject: the file that refused
 	StepUser   = "user"   // becoming the user failed
+	StepDir    = "dir"    // Subject: the folder that was needed and could not be entered
 	StepExec   = "exec"   // Subject: the last path tried
 	StepLoader = "loader" // Subject exists, but the interpreter or loader it asks for doesn't
 	StepAbsent = "absent" // none of Names was found
@@ -101,6 +104,10 @@ func run() {
 		rq.Dir = "/"
 	}
 	if err := syscall.Chdir(rq.Dir); err != nil {
+		if rq.NeedDir {
+			report(conn, Report{Step: StepDir, Subject: []byte(rq.Dir), Errno: errno(err)})
+			return
+		}
 		ready.DirFallback = true
 		if err := syscall.Chdir("/"); err != nil {
 			report(conn, Report{Step: StepExec, Subject: []byte("/"), Errno: errno(err)})
