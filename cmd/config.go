@@ -38,7 +38,11 @@ func (f *configFlags) add(c *cobra.Command) {
 // load reads the config: flag over environment over file over default.
 func (f *configFlags) load() (fileConfig, error) {
 	cfg := fileConfig{Hub: config.DefaultHub(), Runner: runner.DefaultConfig()}
-	if err := config.Load(f.file, &cfg); err != nil {
+	err := config.Load(f.file, &cfg)
+	if err == nil {
+		err = cfg.Dev.Check()
+	}
+	if err != nil {
 		return cfg, usageError{err}
 	}
 	if f.data != "" {

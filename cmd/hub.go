@@ -64,6 +64,9 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	if h.listener, err = net.Listen("tcp", cfg.Hub.Listen); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen on %s (key hub.listen): %w", cfg.Hub.Listen, err), db.Close())
 	}
+	if cfg.Dev.Login && !onLoopback(h.listener.Addr()) {
+		log.Warn().Str("listen", h.listener.Addr().String()).Msg("dev login is on: whoever reaches this address may sign in under any name and run commands in Sandboxes")
+	}
 	h.url = cfg.Hub.URL
 	if h.url == "" {
 		h.url = "http://" + h.listener.Addr().String()
@@ -76,6 +79,11 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	}
 	h.server = handlers.NewServer(routes, log)
 	return h, nil
+}
+
+func onLoopback(a net.Addr) bool {
+	t, ok := a.(*net.TCPAddr)
+	return ok && t.IP.IsLoopback()
 }
 
 // run serves until ctx ends, then lets what is under way finish and closes everything.

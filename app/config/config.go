@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"regexp"
 	"strings"
 	"time"
 
@@ -48,6 +49,25 @@ type Repo struct {
 	ID   github.RepoID `yaml:"id"`
 	Name string        `yaml:"name"`
 	URL  string        `yaml:"url"`
+}
+
+var repoName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}/[A-Za-z0-9._-]{1,100}$`)
+
+// Check says what is wrong with dev.repos.
+func (d Dev) Check() error {
+	ids, names := map[github.RepoID]bool{}, map[string]bool{}
+	for i, r := range d.Repos {
+		switch {
+		case r.ID <= 0 || ids[r.ID]:
+			return fmt.Errorf("dev.repos: entry %d needs an id of its own, 1 or more", i+1)
+		case !repoName.MatchString(r.Name) || names[r.Name]:
+			return fmt.Errorf("dev.repos: entry %d (id %d) needs a name of its own, as owner/name; %q is not one", i+1, r.ID, r.Name)
+		case r.URL == "":
+			return fmt.Errorf("dev.repos: %s needs a url that git can clone", r.Name)
+		}
+		ids[r.ID], names[r.Name] = true, true
+	}
+	return nil
 }
 
 // Load reads the file at path into the struct that into points to, over what is in it already, and then the

@@ -67,3 +67,23 @@ func TestBadEnvironmentVariableIsNamed(t *testing.T) {
 		t.Fatalf("want an error that names the variable, got %v", err)
 	}
 }
+
+func TestReposOfTheConfigAreTheirOwn(t *testing.T) {
+	t.Parallel()
+	good := config.Repo{ID: 7, Name: "acme/rocket", URL: "https://git.example.com/r.git"}
+	if err := (config.Dev{Repos: []config.Repo{good, {ID: 8, Name: "acme/other", URL: "/srv/o.git"}}}).Check(); err != nil {
+		t.Fatal(err)
+	}
+	for says, bad := range map[string]config.Repo{
+		"entry 2 needs an id of its own":      {ID: 7, Name: "a/b", URL: "/x"},
+		"1 or more":                           {Name: "a/b", URL: "/x"},
+		"needs a name of its own":             {ID: 9, Name: "acme/rocket", URL: "/x"},
+		`as owner/name; "rocket" is not one`:  {ID: 9, Name: "rocket", URL: "/x"},
+		"a/b needs a url that git can clone":  {ID: 9, Name: "a/b"},
+		`as owner/name; "a/b\x00" is not one`: {ID: 9, Name: "a/b\x00", URL: "/x"},
+	} {
+		if err := (config.Dev{Repos: []config.Repo{good, bad}}).Check(); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("want %q, got %v", says, err)
+		}
+	}
+}
