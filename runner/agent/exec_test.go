@@ -117,6 +117,23 @@ func TestDirThatCannotBeEnteredFallsBackToRoot(t *testing.T) {
 	}
 }
 
+func TestDirThatIsNeededIsNeverReplaced(t *testing.T) {
+	t.Parallel()
+	b := boot(t, image{Files: map[string]string{"/secret/": "", "/file": "x"}})
+	b.sh("chmod 700 /secret")
+	for dir, says := range map[string]string{
+		"/secret": "the folder /secret can't be entered by coder: permission denied",
+		"/absent": "there is no folder /absent in the Sandbox",
+		"/file":   "/file is not a folder",
+		"/tmp":    "",
+	} {
+		_, err := b.Start(ctx(t), Cmd{ID: b.id(), Argv: []string{"true"}, Dir: dir, NeedDir: true, User: "coder"})
+		if says == "" && err != nil || says != "" && (!errors.Is(err, ErrDir) || err.Error() != says) {
+			t.Errorf("%s: got %v, want %q", dir, err, says)
+		}
+	}
+}
+
 func TestStartErrorsNameWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	b := boot(t, image{Files: map[string]string{

@@ -168,6 +168,7 @@ const (
 	CodeDenied      Code = "not_executable"  // the program is there but can't be run (a shell would say 126)
 	CodeNoShell     Code = "no_shell"        // a script without shebang, and neither bash nor sh
 	CodeInterpreter Code = "interpreter"     // the script's interpreter isn't in the image, or its line endings are CRLF
+	CodeDir         Code = "dir"             // the needed folder isn't in the Sandbox, or the user may not enter it
 	CodeUser        Code = "no_user"         // the user or group isn't in the image, or its id can't be used here
 	CodeLimit       Code = "limit"           // the Sandbox has no process or memory left for it, or it is too large
 	CodeStopping    Code = "stopping"        // the agent is stopping all processes
@@ -200,6 +201,7 @@ var (
 	ErrDenied      = &Error{CodeDenied, "the program can't be run"}
 	ErrNoShell     = &Error{CodeNoShell, "image has no bash or sh"}
 	ErrInterpreter = &Error{CodeInterpreter, "the script's interpreter was not found"}
+	ErrDir         = &Error{CodeDir, "no such folder"}
 	ErrUser        = &Error{CodeUser, "no such user"}
 	ErrLimit       = &Error{CodeLimit, "a limit of the Sandbox is reached"}
 	ErrStopping    = &Error{CodeStopping, "the Sandbox is stopping"}

@@ -141,6 +141,11 @@ func (ch *channel) start(ctx context.Context) (spans [2]*agent.Span, err error) 
 	cmd := agent.Cmd{ID: ch.id, Argv: ch.spec.Argv, Env: m.b.Env(img), Dir: ch.spec.Dir, User: ch.spec.User, Stdin: ch.spec.Stdin}
 	if cmd.Dir == "" {
 		cmd.Dir = build.WorkspaceGuest
+	} else { // what was named is meant: a command must not do its work in another folder
+		cmd.NeedDir = true
+		if !path.IsAbs(cmd.Dir) {
+			cmd.Dir = path.Join(build.WorkspaceGuest, cmd.Dir)
+		}
 	}
 	if cmd.User == "" {
 		cmd.User = img.User
