@@ -27,7 +27,8 @@ type Config struct {
 	// Default 20GiB each.
 	BuildDisk   envspec.Size `yaml:"build_disk"`
 	SessionDisk envspec.Size `yaml:"session_disk"`
-	// LowWater is the free space below which nothing new is started. Default: the engine's.
+	// LowWater is the free space below which nothing new is started and no image is unpacked. Default: 2 GiB, or 5 % of the
+	// file system if that is less.
 	LowWater envspec.Size `yaml:"low_water"`
 	// KeepBuilds is how many builds of each Environment are kept beside those in use. Default 3.
 	KeepBuilds int `yaml:"keep_builds"`
@@ -70,7 +71,7 @@ type ImagesConfig struct {
 
 // ImageOptions is how this host's image store pulls.
 func (c Config) ImageOptions() (image.Options, error) {
-	o := image.Options{Mirrors: c.Images.Mirrors, PlainHTTP: c.Images.PlainHTTP}
+	o := image.Options{Mirrors: c.Images.Mirrors, PlainHTTP: c.Images.PlainHTTP, Reserve: int64(c.LowWater)}
 	if c.CA == "" {
 		return o, nil
 	}

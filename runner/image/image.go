@@ -24,6 +24,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"golang.org/x/sys/unix"
 )
 
 // Options of a Store. The zero value is usable.
@@ -41,6 +42,9 @@ type Options struct {
 	Transport http.RoundTripper
 	// MaxBytes and MaxEntries bound one image, unpacked. Defaults: 100 GiB and 5 million files.
 	MaxBytes, MaxEntries int64
+	// Reserve is how many bytes of its file system the store leaves free: disks of Sandboxes stand there too, sparse, and
+	// one whose host runs full is damaged. Default: 2 GiB, or 5 % of the file system if that is less.
+	Reserve int64
 	// Parallel is how many layers are fetched and unpacked at once in this process. Default 4.
 	Parallel int
 	// Stall is how long a registry may send nothing before the request is tried again. Default 30 s.
@@ -143,6 +147,13 @@ func Open(dir string, o Options) (*Store, error) {
 	}
 	if err := os.Chmod(dir, 0o700); err != nil {
 		return nil, s.local("", err, "making the image store")
+	}
+	if s.o.Reserve <= 0 {
+		var st unix.Statfs_t
+		if err := unix.Statfs(dir, &st); err != nil {
+			return nil, s.local("", err, "looking at free space")
+		}
+		s.o.Reserve = min(2<<30, int64(st.Blocks)*st.Bsize/20)
 	}
 	s.sweep()
 	return s, nil

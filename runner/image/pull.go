@@ -169,11 +169,11 @@ func (s *Store) named(ctx context.Context, img Image, full string) (Image, error
 
 // room refuses a pull that can't fit before it begins: the compressed layers alone are a lower bound.
 func (s *Store) room(ref string, p plan) error {
-	var st unix.Statfs_t
-	if err := unix.Statfs(s.dir, &st); err != nil {
+	free, err := s.free()
+	if err != nil {
 		return s.local(ref, err, "looking at free space")
 	}
-	free, need := int64(st.Bavail)*st.Bsize, int64(0)
+	need := int64(0)
 	seen := map[string]bool{}
 	for _, b := range p.blobs {
 		if _, err := s.readMeta(layerID(b.diffID)); err == nil || seen[b.diffID] {
@@ -183,10 +183,19 @@ func (s *Store) room(ref string, p plan) error {
 		need += b.size
 	}
 	if need > free {
-		return fail(DiskFull, ref, nil, "image %s needs at least %s MB, but only %s MB are free on the file system of %s; "+
-			"free space or remove images with \"claude-hub image rm\"", ref, megabytes(need), megabytes(free), s.dir)
+		return fail(DiskFull, ref, nil, "image %s needs at least %s MB, but only %s MB are free on the file system of %s, beside %s MB kept "+
+			"in reserve; free space or remove images with \"claude-hub image rm\"", ref, megabytes(need), megabytes(max(free, 0)), s.dir, megabytes(s.o.Reserve))
 	}
 	return nil
+}
+
+// free is how much of the file system the store may still take; below 0 where the reserve is touched.
+func (s *Store) free() (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(s.dir, &st); err != nil {
+		return 0, err
+	}
+	return int64(st.Bavail)*st.Bsize - s.o.Reserve, nil
 }
 
 // fromRegistry makes a layer of a blob of a registry.

@@ -39,10 +39,16 @@ type budget struct {
 	ref            string
 	bytes, entries atomic.Int64 // what is left
 	maxBytes, maxN int64
+
+	s      *Store
+	unseen atomic.Int64 // bytes since the disk was looked at
 }
 
+// lookEvery is how many bytes are unpacked between two looks at what is free.
+const lookEvery = 16 << 20
+
 func (s *Store) newBudget(ref string) *budget {
-	b := &budget{ref: ref, maxBytes: s.o.MaxBytes, maxN: s.o.MaxEntries}
+	b := &budget{s: s, ref: ref, maxBytes: s.o.MaxBytes, maxN: s.o.MaxEntries}
 	b.bytes.Store(b.maxBytes)
 	b.entries.Store(b.maxN)
 	return b
@@ -51,6 +57,17 @@ func (s *Store) newBudget(ref string) *budget {
 func (b *budget) take(bytes, entries int64) error {
 	if b.bytes.Add(-bytes) < 0 {
 		return fail(TooLarge, b.ref, nil, "image %s is larger than the %s MB that this host allows an unpacked image", b.ref, megabytes(b.maxBytes))
+	}
+	if b.unseen.Add(bytes) >= lookEvery {
+		b.unseen.Store(0)
+		free, err := b.s.free()
+		if err != nil {
+			return b.s.local(b.ref, err, "looking at free space")
+		}
+		if free < 0 {
+			return fail(DiskFull, b.ref, nil, "image %s doesn't fit on the file system of %s, of which %s MB are kept free; "+
+				"free space or remove images with \"claude-hub image rm\"", b.ref, b.s.dir, megabytes(b.s.o.Reserve))
+		}
 	}
 	if b.entries.Add(-entries) < 0 {
 		return fail(TooLarge, b.ref, nil, "image %s has more than the %d files that this host allows an image", b.ref, b.maxN)

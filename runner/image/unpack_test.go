@@ -317,6 +317,29 @@ func TestAFullDiskIsSaidAndLeavesNothing(t *testing.T) {
 	pull(t, s, Push(t, host, "small", Image(t, nil, Layer(t, File("s", 0o644, "s")))))
 }
 
+func TestAnImageLeavesTheReserveOfTheDiskFree(t *testing.T) {
+	t.Parallel()
+	host := Registry(t)
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=128m"); err != nil {
+		t.Fatalf("mounting a small file system (the tests need root): %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	s := openAt(t, dir, image.Options{Reserve: 64 << 20})
+	// Small on the way; unpacked it fits on the disk, but not beside the reserve.
+	zeros := func(n int) string {
+		return Push(t, host, "zeros", Image(t, nil, Layer(t, File("z", 0o644, strings.Repeat("\x00", n)))))
+	}
+	_, err := s.Pull(t.Context(), zeros(100<<20), nil)
+	refused(t, err, image.DiskFull, "67 MB are kept free")
+	if left := append(names(t, dir, "layers"), names(t, dir, "blobs")...); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	pull(t, s, zeros(20<<20))
+	_, err = openAt(t, dir, image.Options{Reserve: 127 << 20}).Pull(t.Context(), Push(t, host, "noise", Image(t, nil, Layer(t, File("n", 0o644, noise(1<<20))))), nil)
+	refused(t, err, image.DiskFull, "in reserve")
+}
+
 func TestABusyboxImageRuns(t *testing.T) {
 	t.Parallel()
 	img := pull(t, open(t, image.Options{}), Push(t, Registry(t), "busybox", Busybox(t, nil, File("etc/extra", 0o644, "extra"))))
