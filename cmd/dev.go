@@ -107,8 +107,7 @@ func dev(ctx context.Context, cfg fileConfig, log zerolog.Logger, out io.Writer)
 	return errors.Join(err, <-hubEnded)
 }
 
-// sleepAll puts what is awake to sleep and waits for it. A second signal ends the process: NotifyContext gives the
-// signal back to its default once the first has come.
+// sleepAll puts what is awake to sleep and waits for it. A second signal ends the process (firstSignal).
 func sleepAll(h *hub, runnerID string, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(context.Background(), devSleep)
 	defer cancel()

@@ -41,7 +41,7 @@ func Main(args []string) int {
 	if len(args) > 0 && args[0] == "agent" { // PID 1 of a Sandbox: nothing else is set up before it
 		return agent.Main(args[1:])
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := firstSignal(context.Background())
 	defer stop()
 	root := rootCommand()
 	root.SetArgs(args)
@@ -57,12 +57,23 @@ func Main(args []string) int {
 	return exitCode(err)
 }
 
+// firstSignal is a context that the first SIGINT or SIGTERM ends. From then on they do what they do by default, so
+// that a second one ends the process however long it takes to stop. NotifyContext alone would go on swallowing them.
+func firstSignal(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(parent, os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
+}
+
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "claude-hub",
 		Short: "Environments and Sessions for the Repos of a team, on machines of their own",
 		Long: `claude-hub gives every Repo one Environment, the recipe its Sandboxes are built from, and runs Sessions in
 those Sandboxes. The Hub decides and keeps; Runners build and run.
+
+Commands that talk to a Hub find it by CLAUDE_HUB_URL and CLAUDE_HUB_TOKEN (claude-hub token makes one), else as
+claude-hub dev on this machine left it.
 
 Exit codes: 0 ok, 1 failed, 2 usage, 3 the Hub can't be reached, 4 not allowed. session exec and session shell
 return the code of what ran (128 + signal), and 125 when claude-hub itself failed.`,
@@ -91,6 +102,9 @@ func wrapArgs(c *cobra.Command) {
 		if c.HasSubCommands() {
 			check = noArgs
 		}
+	}
+	if c.RunE == nil && c.HasSubCommands() { // else cobra shows the help of a mistyped command, and succeeds
+		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	}
 	c.Args = func(c *cobra.Command, args []string) error {
 		if err := check(c, args); err != nil {

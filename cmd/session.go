@@ -13,6 +13,7 @@ import (
 
 	"github.com/claude-hub/claude-hub/handlers/api/client"
 	"github.com/claude-hub/claude-hub/handlers/api/schema"
+	"github.com/claude-hub/claude-hub/runner/wire"
 )
 
 func sessionCommand() *cobra.Command {
@@ -23,35 +24,54 @@ Sandbox. Sessions are named by their id, or by the start or the end of it (6 cha
 		Example: "  claude-hub session start --repo acme/rocket\n  claude-hub session shell 1a2b3c4d\n  claude-hub session exec 1a2b3c4d -- make test",
 	}
 	c.AddCommand(sessionStartCommand(), sessionListCommand(), sessionShowCommand(), sessionExecCommand(), sessionShellCommand(), sessionLogsCommand(),
-		sessionDo("sleep", "Stop the Sandbox; Workspace and disks stay", "asleep", (*client.Client).Sleep),
-		sessionDo("wake", "Boot the Sandbox again, from the newest version", "running", (*client.Client).Wake),
-		sessionDo("retry", "Start a failed Session again", "running", (*client.Client).Retry),
+		sessionDo("sleep", "Stop the Sandbox; Workspace and disks stay", asleep, (*client.Client).Sleep),
+		sessionDo("wake", "Boot the Sandbox again, from the newest version", running, (*client.Client).Wake),
+		sessionDo("retry", "Start a failed Session again", running, (*client.Client).Retry),
 		sessionDeleteCommand())
 	return c
 }
 
-// settled tells that a Session is where it was going, or failed.
+const (
+	running = "running"
+	asleep  = "asleep"
+)
+
+// settled tells that a Session is where it was going, or failed. A running one has its start script behind it, so that
+// what is run next finds what the script made.
 func settled(state string) func(schema.Session) bool {
-	return func(s schema.Session) bool { return s.State == state || s.State == "failed" || s.Unreachable }
+	return func(s schema.Session) bool {
+		there := s.State == state && (state != running || newestPhase(s).State != wire.StateRunning)
+		return there || s.State == "failed" || s.Unreachable
+	}
 }
 
-// waitFor waits until the Session is in state, saying phases on stderr.
+func newestPhase(s schema.Session) wire.Phase {
+	if n := len(s.Detail.Phases); n > 0 {
+		return s.Detail.Phases[n-1]
+	}
+	return wire.Phase{}
+}
+
+// waitFor waits until the Session is in state, saying phases on stderr. Those of the boot before are passed over.
 func waitFor(c *cobra.Command, hub *client.Client, s schema.Session, state string) (schema.Session, error) {
-	shown := ""
+	shown := newestPhase(s)
 	s, err := hub.WaitSession(c.Context(), s.Repo.ID, s.ID, settled(state), func(s schema.Session) {
-		if n := len(s.Detail.Phases); n > 0 && s.State != state && s.Detail.Phases[n-1].Name != shown {
-			shown = s.Detail.Phases[n-1].Name
-			fmt.Fprintf(c.ErrOrStderr(), "-- %s\n", shown)
+		p := newestPhase(s)
+		if state == running && (p.Name != shown.Name || p.Started != shown.Started) {
+			shown = p
+			fmt.Fprintf(c.ErrOrStderr(), "-- %s\n", p.Name)
 		}
 	})
 	if err != nil {
 		return s, err
 	}
-	for _, note := range s.Detail.Notes {
-		fmt.Fprintf(c.ErrOrStderr(), "note: %s\n", note)
-	}
-	if f := s.Detail.StartFailed; f != nil {
-		fmt.Fprintf(c.ErrOrStderr(), "started, but the start script failed: %s\n", f.Message)
+	if state == running {
+		for _, note := range s.Detail.Notes {
+			fmt.Fprintf(c.ErrOrStderr(), "note: %s\n", note)
+		}
+		if f := s.Detail.StartFailed; f != nil {
+			fmt.Fprintf(c.ErrOrStderr(), "started, but the start script failed: %s\nIts log: claude-hub session logs %s\n", f.Message, s.ID)
+		}
 	}
 	switch {
 	case s.State == "failed" && s.Detail.Failure != nil:
@@ -71,7 +91,8 @@ func sessionStartCommand() *cobra.Command {
 	var detach bool
 	c := &cobra.Command{
 		Use: "start", Short: "Start a Session on a Repo", Args: cobra.NoArgs,
-		Long:    "Start a Session on a Repo with an applied Environment, and wait until it runs. Its id goes to stdout.",
+		Long: `Start a Session on a Repo with an applied Environment, and wait until it runs and its start script has ended. Its id
+goes to stdout. Ctrl-C ends the waiting, not the Session.`,
 		Example: "  claude-hub session start --repo acme/rocket\n  id=$(claude-hub session start --repo acme/rocket --work-branch fix-42)",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return onRepo(c, repoName, func(hub *client.Client, repo schema.Repo) error {
@@ -81,7 +102,7 @@ func sessionStartCommand() *cobra.Command {
 				}
 				var failed error
 				if !detach {
-					s, failed = waitFor(c, hub, s, "running")
+					s, failed = waitFor(c, hub, s, running)
 				}
 				if output == "json" {
 					err = printJSON(c, s)
@@ -163,6 +184,9 @@ func sessionShowCommand() *cobra.Command {
 				for _, n := range s.Detail.Notes {
 					fmt.Fprintf(out, "  %s\n", n)
 				}
+				if f := s.Detail.StartFailed; f != nil {
+					fmt.Fprintf(out, "%s\n%s\n", f.Message, f.LastLines)
+				}
 				if f := s.Detail.Failure; f != nil {
 					fmt.Fprintf(out, "failed in phase %s: %s\n%s\n", f.Phase, f.Message, f.LastLines)
 				}
@@ -239,7 +263,7 @@ counted and named first, and the deletion has to be confirmed by typing yes, or 
 
 // counted asks a running Session's Runner to count what is unsaved now.
 func counted(ctx context.Context, hub *client.Client, s schema.Session) schema.Session {
-	if s.State != "running" || s.Unreachable {
+	if s.State != running || s.Unreachable {
 		return s
 	}
 	before := int64(0)
@@ -252,7 +276,7 @@ func counted(ctx context.Context, hub *client.Client, s schema.Session) schema.S
 	limited, cancel := context.WithTimeout(ctx, countLimit)
 	defer cancel()
 	fresh, err := hub.WaitSession(limited, s.Repo.ID, s.ID, func(s schema.Session) bool {
-		return s.State != "running" || s.Detail.Unsaved != nil && s.Detail.Unsaved.At > before
+		return s.State != running || s.Detail.Unsaved != nil && s.Detail.Unsaved.At > before
 	}, nil)
 	if err != nil {
 		return s
