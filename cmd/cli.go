@@ -13,6 +13,7 @@ import (
 
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/handlers/api/client"
+	"github.com/claude-hub/claude-hub/runner/hubclient"
 )
 
 // cliConfig is which Hub the CLI talks to, and as whom. claude-hub dev writes it.
@@ -81,11 +82,12 @@ func exitCode(err error) int {
 		wrongUse    usageError
 		unreachable *client.Unreachable
 		refused     *client.Error
+		silent      *hubclient.Unreachable
 	)
 	switch {
 	case errors.As(err, &wrongUse):
 		return exitUsage
-	case errors.As(err, &unreachable):
+	case errors.As(err, &unreachable), errors.As(err, &silent):
 		return exitUnreachable
 	case errors.As(err, &refused) && refused.Code == fault.Unauthorized:
 		return exitNotAllowed
@@ -93,15 +95,17 @@ func exitCode(err error) int {
 	return exitFailed
 }
 
-// describe prints what the Hub found wrong with a document, a line each.
-func describe(c *cobra.Command, name string, err error) {
+// describe prints what the Hub found wrong with a document, a line each as env validate does. What it returns is left
+// to say.
+func describe(c *cobra.Command, name string, err error) error {
 	var e *client.Error
-	if !errors.As(err, &e) {
-		return
+	if !errors.As(err, &e) || len(e.Problems) == 0 {
+		return err
 	}
 	for _, p := range e.Problems {
 		fmt.Fprintln(c.ErrOrStderr(), place(name, p.Line, p.Column)+p.Message)
 	}
+	return exitError{exitFailed}
 }
 
 func place(name string, line, column int) string {

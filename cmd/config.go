@@ -35,6 +35,18 @@ func (f *configFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.data, "data", "", "data folder; default "+defaultData+" (CLAUDE_HUB_DATA)")
 }
 
+// again is the flags as they were given, for a command that is to be typed next.
+func (f *configFlags) again() string {
+	var s string
+	if f.file != "" {
+		s += " --config " + f.file
+	}
+	if f.data != "" {
+		s += " --data " + f.data
+	}
+	return s
+}
+
 // load reads the config: flag over environment over file over default.
 func (f *configFlags) load() (fileConfig, error) {
 	cfg := fileConfig{Hub: config.DefaultHub(), Runner: runner.DefaultConfig()}

@@ -149,9 +149,9 @@ func saveFile(c *cobra.Command, hub *client.Client, repo schema.Repo, file strin
 	}
 	draft, err := hub.SaveDraftYAML(c.Context(), repo.ID, base, name, string(b))
 	if err != nil {
-		describe(c, name, err)
+		return draft, describe(c, name, err)
 	}
-	return draft, err
+	return draft, nil
 }
 
 // currentDraft saves file if one is named, and returns the Repo's draft.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/claude-hub/claude-hub/handlers/api/client"
 	"github.com/claude-hub/claude-hub/runner"
 	"github.com/claude-hub/claude-hub/runner/hubclient"
 )
@@ -35,7 +36,7 @@ When it stops, or is killed, Sandboxes and scripts in them live on; the next sta
 			}
 			identity, err := hubclient.ReadIdentity(runner.IdentityPath(cfg.Data))
 			if errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("this Runner is not registered in %s: make a token on the Hub's page of Runners, then run: claude-hub runner register", cfg.Data)
+				return fmt.Errorf("this Runner is not registered in %s: make a token on the Hub's page of Runners, or with claude-hub runner token, then run: claude-hub runner register%s", cfg.Data, flags.again())
 			}
 			if err != nil {
 				return err
@@ -73,6 +74,9 @@ in the data folder, readable by root only. An identity that is there already is 
 			if hub == "" {
 				return usage(c, errors.New("say which Hub: --hub https://hub.example.org"))
 			}
+			if _, err := client.New(hub, "", nil); err != nil {
+				return usage(c, err)
+			}
 			if name == "" {
 				if name, err = os.Hostname(); err != nil {
 					return fmt.Errorf("find this host's name: %w", err)
@@ -90,7 +94,7 @@ in the data folder, readable by root only. An identity that is there already is 
 			if err := hubclient.WriteIdentity(runner.IdentityPath(cfg.Data), identity); err != nil {
 				return err
 			}
-			fmt.Fprintf(c.OutOrStdout(), "registered as Runner %s; start it with: claude-hub runner --data %s\n", name, cfg.Data)
+			fmt.Fprintf(c.OutOrStdout(), "registered as Runner %s; start it with: claude-hub runner%s\n", name, flags.again())
 			return nil
 		},
 	}

@@ -145,10 +145,24 @@ func Register(ctx context.Context, hc connect.HTTPClient, url, token, name strin
 	res, err := wireconnect.NewRunnerServiceClient(hc, strings.TrimSuffix(url, "/"), clientOptions("", nil)...).
 		Register(ctx, &wire.RegisterRequest{Token: token, Name: name})
 	if err != nil {
+		if code := connect.CodeOf(err); code == connect.CodeUnavailable || code == connect.CodeDeadlineExceeded {
+			return "", "", &Unreachable{Hub: url, Err: err}
+		}
 		return "", "", fmt.Errorf("register at %s: %s", url, words(err))
 	}
 	return res.GetRunnerId(), res.GetRunnerToken(), nil
 }
+
+// Unreachable is that no Hub answered.
+type Unreachable struct {
+	Hub string
+	Err error
+}
+
+func (u *Unreachable) Error() string {
+	return fmt.Sprintf("can't reach the Hub at %s: %s", u.Hub, words(u.Err))
+}
+func (u *Unreachable) Unwrap() error { return u.Err }
 
 // words is err for a person: the Hub's own message without the code's name.
 func words(err error) string {
