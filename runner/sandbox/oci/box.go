@@ -5,7 +5,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -68,14 +67,8 @@ func (b *box) Usage(context.Context) (sandbox.Usage, error) {
 	if err != nil {
 		return u, err
 	}
-	fi, err := os.Stat(filepath.Join(b.boot.Spec.Disk.Path, diskImage))
-	if err != nil {
-		return u, err
-	}
-	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
-		u.Disk = st.Blocks * 512
-	}
-	return u, nil
+	u.Disk, err = allocated(filepath.Join(b.boot.Spec.Disk.Path, diskImage))
+	return u, err
 }
 
 func pollable(pidfd int) *os.File {

@@ -136,6 +136,7 @@ func (e *Engine) prepare() error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	e.stop = cancel
+	e.watcher.Go(func() { (&brim{e: e}).watch(ctx) })
 	e.watcher.Go(func() {
 		e.firewall.watch(ctx, func(err error) {
 			e.cfg.Log.Warn().Err(err).Msg("The nft table that isolates Sandboxes was removed by another program and has been put back.")

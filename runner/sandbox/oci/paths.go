@@ -128,11 +128,10 @@ func randomID() string {
 // the host has, and a disk whose host runs full is damaged.
 func (e *Engine) checkRoom(paths ...string) error {
 	for _, p := range append([]string{e.cfg.Dir}, paths...) {
-		var st unix.Statfs_t
-		if err := unix.Statfs(p, &st); err != nil {
+		free, err := freeBytes(p)
+		if err != nil {
 			return fmt.Errorf("the free space of %s can't be read: %w", p, err)
 		}
-		free := int64(st.Bavail) * st.Bsize
 		if free < e.lowWater {
 			return sandbox.Errorf(sandbox.ErrHostFull, "the host has %s free in %s and keeps %s in reserve: nothing new is started until space is freed",
 				bytesText(free), p, bytesText(e.lowWater))
