@@ -93,7 +93,7 @@ func (l Limits) Cut(s Spec) (Spec, []string) {
 	if l.Memory > 0 && (s.Memory == 0 || s.Memory > l.Memory) {
 		if s.Memory > 0 {
 			notes = append(notes, fmt.Sprintf("asked %s of memory, runner %s gives %s",
-				FormatMemory(s.Memory), l.Runner, FormatMemory(l.Memory)))
+				roundMemory(s.Memory), l.Runner, roundMemory(l.Memory)))
 		}
 		s.Memory = l.Memory
 	}
@@ -168,6 +168,17 @@ func FormatMemory(b int64) string {
 		}
 	}
 	return strconv.FormatInt(b, 10) + "B"
+}
+
+// roundMemory is FormatMemory for a sentence: where that has more than four digits it is rounded, as 18513063KiB is to
+// 17.7GiB.
+func roundMemory(b int64) string {
+	for _, u := range units {
+		if b >= u.bytes && len(FormatMemory(b)) > len("9999KiB") {
+			return strconv.FormatFloat(float64(b)/float64(u.bytes), 'f', 1, 64) + u.name
+		}
+	}
+	return FormatMemory(b)
 }
 
 // ParseMemory reads an amount of memory as a document or a form has it ("4GiB", "1.5 GiB", "4096MiB"); "" is 0. Its

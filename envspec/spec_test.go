@@ -232,6 +232,9 @@ func TestCutSaysWhatWasAskedAndGiven(t *testing.T) {
 			t.Errorf("%v CPUs, %d bytes: %+v, %q", c.cpu, c.memory, got, notes)
 		}
 	}
+	if _, notes := (Limits{Runner: "r3", Memory: 18513063 << 10}).Cut(Spec{Memory: 900 << 30}); len(notes) != 1 || notes[0] != "asked 900GiB of memory, runner r3 gives 17.7GiB" {
+		t.Errorf("a limit of odd kilobytes: %q", notes)
+	}
 	if got, notes := (Limits{}).Cut(full); got != full || notes != nil {
 		t.Errorf("no limits: %+v, %q", got, notes)
 	}

@@ -18,6 +18,21 @@ func phases(d wire.TestBuildDetail) string {
 	return strings.Join(all, " ")
 }
 
+func TestATestBuildWithoutAStartScriptSaysThatThereIsNone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	id := w.test(envspec.Spec{Image: w.image("app:v1", nil)}, w.repo())
+	state, d := w.outcome(id)
+	log := w.wholeLog(id)
+	if state != wire.StatePassed || phases(d) != "image:done bootstrap:skipped snapshot:done clone:done start:skipped" {
+		t.Fatalf("%s, phases %s\n%s", state, phases(d), log)
+	}
+	if !strings.Contains(log, "==> start script: none") || strings.Contains(log, "starting in") {
+		t.Errorf("the log says\n%s", log)
+	}
+}
+
 func TestATestBuildGoesThroughAllPhasesAndLeavesItsSnapshotOnly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -190,7 +190,11 @@ func (b *Builder) bootForTest(ctx context.Context, j *Job, spec sandbox.Spec) (s
 	if j.Marks.Script == StartID {
 		j.Log.Mark("start script: its Sandbox is gone, so it starts again in a fresh one")
 	}
-	j.Log.Mark("start script: starting in %s as %s", WorkspaceGuest, userWords(base(spec)))
+	if j.Track.Phase(wire.PhaseStart).State != "" {
+		j.Log.Mark("start script: starting in %s as %s", WorkspaceGuest, userWords(base(spec)))
+	} else {
+		j.Log.Mark("start script: none; the Sandbox boots with the Workspace")
+	}
 	j.Marks.Script, j.Marks.Boot = StartID, h.BootID
 	return s, c, j.Save()
 }

@@ -153,7 +153,7 @@ func parseRemote(o Options) (remote, error) {
 	}
 	u, err := url.Parse(o.URL)
 	if err != nil {
-		return bad("the Repo's clone URL can't be read: it is not a URL")
+		return bad("the Repo's clone URL can't be read: it should look like https://host/owner/name.git; addresses for SSH are not cloned")
 	}
 	if u.User != nil {
 		return bad("the Repo's clone URL holds a user name or password; credentials are never part of a URL here")
@@ -239,7 +239,11 @@ func (g *git) run(ctx context.Context, args ...string) (string, error) {
 	if !errors.As(err, &exit) {
 		return "", err
 	}
-	return "", explain(g.o.URL, g.remote, strings.Join(words.last, "\n"), exit)
+	failed := explain(g.o.URL, g.remote, strings.Join(words.last, "\n"), exit)
+	if failed.Code == CodeNoBranch {
+		failed.Message = fmt.Sprintf("the branch %s doesn't exist in %s", g.o.Branch, g.o.URL)
+	}
+	return "", failed
 }
 
 // lines cuts git's words into lines; those that end with a carriage return are progress.

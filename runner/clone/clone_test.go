@@ -168,7 +168,7 @@ func TestFailuresAreToldInWordsAndLeaveNothing(t *testing.T) {
 			o.URL, o.Credentials = server+"/none.git", &Credentials{"dev", "right"}
 		}, CodeNotFound, "there is no repository"},
 		{"unreachable", func(o *Options) { o.URL = closed + "/app.git" }, CodeUnreachable, "could not be reached"},
-		{"no such branch", func(o *Options) { o.URL, o.Branch = "file://"+full, "nope" }, CodeNoBranch, "doesn't exist"},
+		{"no such branch", func(o *Options) { o.URL, o.Branch = "file://"+full, "nope" }, CodeNoBranch, "the branch nope doesn't exist in "},
 		{"not a repository", func(o *Options) { o.URL = "file://" + notRepo }, CodeNotFound, "there is no repository"},
 		{"no folder", func(o *Options) { o.URL = "file:///nonexistent/x.git" }, CodeNotFound, "there is no repository"},
 		{"file URL not allowed", func(o *Options) { o.URL, o.Local = "file://"+full, false }, CodeURL, "runner.local_repos"},

@@ -21,7 +21,7 @@ import (
 // save` write, also compressed. It becomes a local name: no registry is asked for it until it is removed. An empty name
 // means the one that the archive gives; of an archive with several images, name picks one. progress is as in Pull.
 func (s *Store) Import(ctx context.Context, file, name string, progress func(Progress)) (img Image, err error) {
-	t := track(progress)
+	t := track(progress, true)
 	defer func() { t.end(err == nil) }()
 	full := ""
 	if name != "" {

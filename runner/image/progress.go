@@ -27,11 +27,15 @@ type Progress struct {
 	Layers      int `json:"layers"`
 	TotalLayers int `json:"total_layers"`
 	// Rate is bytes per second over about the last three seconds; 0 when it isn't known.
-	Rate float64 `json:"rate"`
+	Rate  float64 `json:"rate"`
+	local bool    // imported: no registry is asked
 }
 
 // String is the progress as a person reads it: "412 of ≥ 1,240 MB · 7/11 layers · 38 MB/s".
 func (p Progress) String() string {
+	if p.Phase == PhaseResolve && p.local {
+		return "reading it"
+	}
 	if p.Phase == PhaseResolve {
 		return "asking the registry"
 	}
@@ -72,6 +76,7 @@ type tracker struct {
 	layers, totalLayers atomic.Int64
 	resolved            atomic.Bool
 	report              func(Progress)
+	local               bool // an import
 	stop                chan struct{}
 	done                sync.WaitGroup
 	samples             []sample
@@ -83,8 +88,8 @@ type sample struct {
 	phase string
 }
 
-func track(report func(Progress)) *tracker {
-	t := &tracker{report: report, stop: make(chan struct{})}
+func track(report func(Progress), local bool) *tracker {
+	t := &tracker{report: report, local: local, stop: make(chan struct{})}
 	if report == nil {
 		return t
 	}
@@ -118,7 +123,7 @@ func (t *tracker) end(ok bool) {
 }
 
 func (t *tracker) now() Progress {
-	p := Progress{TotalBytes: t.total.Load(), Layers: int(t.layers.Load()), TotalLayers: int(t.totalLayers.Load())}
+	p := Progress{local: t.local, TotalBytes: t.total.Load(), Layers: int(t.layers.Load()), TotalLayers: int(t.totalLayers.Load())}
 	p.TotalKnown = t.resolved.Load() && t.known.Load() >= t.totalLayers.Load()
 	switch {
 	case !t.resolved.Load():

@@ -116,7 +116,7 @@ func (s *Store) askOne(ctx context.Context, e *endpoint) (plan, error) {
 // goes on where it stopped. progress (may be nil) is called from one goroutine, at most twice a second and once more at
 // the end. Errors are *Error, or the context's.
 func (s *Store) Pull(ctx context.Context, ref string, progress func(Progress)) (img Image, err error) {
-	t := track(progress)
+	t := track(progress, false)
 	defer func() { t.end(err == nil) }()
 	img, full, ok, err := s.here(ref)
 	if err != nil {
