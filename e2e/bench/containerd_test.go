@@ -150,7 +150,7 @@ func (c *containerd) ctr(args ...string) string {
 // id is a name for a new container.
 func (c *containerd) id() string {
 	c.n++
-	return fmt.Sprintf("c%d", c.n)
+	return fmt.Sprintf("bench-%d-%d", os.Getpid(), c.n) // the state of runc is all containerds'
 }
 
 // sleeper starts a container that does nothing.

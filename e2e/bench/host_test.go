@@ -203,9 +203,10 @@ type awake struct {
 	host *host
 	id   string
 	c    *agent.Client
+	kept session.State // newest
 }
 
-// start starts a Session on a Recipe that has been built; its state is stored as durably as the Runner does it.
+// start starts a Session on a Recipe that has been built.
 func (h *host) start(r wire.Recipe) *awake {
 	h.t.Helper()
 	a := &awake{host: h, id: store.NewID()}
@@ -236,8 +237,10 @@ func (a *awake) box() sandbox.ID { return sandbox.ID("s-" + a.id) }
 // disk is the folder of all that the Session has on the host.
 func (a *awake) disk() string { return filepath.Join(a.host.sessions(), a.id) }
 
+// save waits for the disk where the Runner does: for what a power cut must not undo.
 func (a *awake) save() error {
-	b, err := json.Marshal(a.State())
+	st := a.State()
+	b, err := json.Marshal(st)
 	if err != nil {
 		return err
 	}
@@ -245,8 +248,11 @@ func (a *awake) save() error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(b)
-	return errors.Join(err, f.Sync(), f.Close())
+	if _, err = f.Write(b); err == nil && (st.Base != a.kept.Base || st.Workspace != a.kept.Workspace) {
+		err = f.Sync()
+	}
+	a.kept = st
+	return errors.Join(err, f.Close())
 }
 
 // run runs a command in the Session's Sandbox, which has to succeed.
