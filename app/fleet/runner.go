@@ -358,6 +358,15 @@ func (f *Fleet) Platform(tx *store.Tx, runner string) (string, error) {
 	return r.Platform, nil
 }
 
+// Revoked tells whether a Runner was revoked: nothing it holds will ever be reported again.
+func (f *Fleet) Revoked(tx *store.Tx, runner string) (bool, error) {
+	r, err := scanRunner(tx.Row(runnerByID, runner).Scan)
+	if err != nil {
+		return false, fmt.Errorf("read Runner %s: %w", runner, err)
+	}
+	return r.revoked, nil
+}
+
 // Ready answers nil when the Runner with this id or name is online and can take work, else a fault that says why not.
 func (f *Fleet) Ready(ctx context.Context, runner string) error {
 	if runner == "" {

@@ -136,6 +136,19 @@ func (s *Service) removed(tx *store.Tx, sn Session, a fleet.Assignment) error {
 	return audit.Record(tx, audit.Entry{Who: "system: Runner's report", Repo: int64(sn.repo), Action: "session.deleted", Subject: sn.ID})
 }
 
+// endRevoked ends a Session that is being deleted on a Runner that was revoked: no report will say that it is.
+func (s *Service) endRevoked(tx *store.Tx, sn Session) (ended bool, err error) {
+	revoked, err := s.fleet.Revoked(tx, sn.Runner)
+	if err != nil || !revoked {
+		return false, err
+	}
+	if _, err := tx.Exec(deletedSQL, sn.ID, tx.Now().UnixMilli()); err != nil {
+		return false, fmt.Errorf("end Session %s: %w", sn.ID, err)
+	}
+	s.wake(tx, sn)
+	return true, audit.Record(tx, audit.Entry{Who: "system: its Runner was revoked", Repo: int64(sn.repo), Action: "session.deleted", Subject: sn.ID})
+}
+
 func (s *Service) wake(tx *store.Tx, sn Session) { tx.Wake(fmt.Sprintf("sessions:%d", sn.repo)) }
 
 // Lost: a deadline passed, and what was asked for did not happen; or the Runner is silent, which only marks the
@@ -146,6 +159,11 @@ func (s *Service) Lost(_ context.Context, tx *store.Tx, a fleet.Assignment) erro
 		return fmt.Errorf("read Session %s: %w", a.Subject, err)
 	}
 	defer s.wake(tx, sn)
+	if a.Loss == fleet.RunnerSilent && sn.State == Deleting {
+		if ended, err := s.endRevoked(tx, sn); ended || err != nil {
+			return err
+		}
+	}
 	if a.Loss == fleet.RunnerSilent {
 		_, err := tx.Exec(reachSQL, sn.ID, 1)
 		return err

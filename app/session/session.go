@@ -215,16 +215,21 @@ func (s *Service) CountUnsaved(ctx context.Context, g access.Grant, id string) e
 }
 
 // Delete gives up the Session with its Workspace and disks. confirm must be the Session's id: what would be lost is
-// for the caller to show first (Unsaved).
+// for the caller to show first (Unsaved). Where its Runner was revoked, which nobody will ever hear of again, the
+// Session ends here at once; what its host still holds goes with claude-hub runner purge there.
 func (s *Service) Delete(ctx context.Context, g access.Grant, id, confirm string) error {
 	return s.change(ctx, g, id, "session.delete", func(tx *store.Tx, sn *Session) (bool, error) {
 		if confirm != sn.ID {
 			return false, fault.Field("confirm", "Deleting a Session deletes its Workspace. %s Confirm with its id, %s.", sn.UnsavedSentence(), sn.ID)
 		}
-		if sn.State == Deleting {
-			return false, nil
+		if sn.State != Deleting {
+			if err := s.want(tx, sn, fleet.Remove, Deleting); err != nil {
+				return false, err
+			}
+			_, err := s.endRevoked(tx, *sn)
+			return true, err
 		}
-		return true, s.want(tx, sn, fleet.Remove, Deleting)
+		return false, nil
 	})
 }
 

@@ -250,6 +250,30 @@ func TestDeleteAsksFirstAndNamesWhatWouldBeLost(t *testing.T) {
 	})
 }
 
+func TestASessionOfARevokedRunnerCanBeDeleted(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]bool{"asked before the revocation": true, "asked after it": false} {
+		storetest.Each(t, func(t *testing.T, db *store.DB) {
+			r := setup(t, db)
+			if before {
+				r.must(r.Sessions.Delete(t.Context(), r.ana, r.sn.ID, r.sn.ID))
+				r.want(session.Deleting)
+			}
+			r.must(r.Fleet.Revoke(t.Context(), r.sn.Runner, "ana"))
+			if before {
+				r.pass(2*time.Minute, false)
+			} else {
+				r.must(r.Sessions.Delete(t.Context(), r.ana, r.sn.ID, r.sn.ID))
+			}
+			_, err := r.Sessions.Get(t.Context(), r.ana, r.sn.ID)
+			if err == nil {
+				t.Errorf("%s: it is still there", name)
+			}
+			wantFault(t, err, fault.NotFound, "no such Session")
+		})
+	}
+}
+
 func TestStoppingDevSleepsAndStartingItWakes(t *testing.T) {
 	t.Parallel()
 	r := setup(t, storetest.New(t))

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -163,7 +164,7 @@ func (a *api) tests(w http.ResponseWriter, r *http.Request, g access.Grant) erro
 
 func testOf(t environment.TestBuild, names map[string]string) schema.TestBuild {
 	return schema.TestBuild{
-		ID: t.ID, Revision: t.Revision, Spec: t.Spec, TestKey: string(t.TestKey), Runner: schema.RunnerRef{ID: t.Runner, Name: names[t.Runner]},
+		ID: t.ID, Revision: t.Revision, Spec: t.Spec, TestKey: string(t.TestKey), Runner: schema.RunnerRef{ID: t.Runner, Name: cmp.Or(names[t.Runner], "(revoked)")},
 		State: t.State, Final: t.Final(), Cancelling: t.CancelledBy != "" && !t.Final(), CreatedAt: t.CreatedAt.UTC(), CreatedBy: t.CreatedBy,
 		FinishedAt: maybe(t.FinishedAt), Detail: t.Detail, ImageDigest: t.ImageDigest,
 	}

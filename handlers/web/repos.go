@@ -213,5 +213,5 @@ func runnerName(all []fleet.Runner, id string) string {
 	if r, ok := runnerByID(all, id); ok {
 		return r.Name
 	}
-	return "a Runner that was revoked"
+	return "(revoked)"
 }

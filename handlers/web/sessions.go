@@ -280,6 +280,7 @@ type deletePage struct {
 	Counting bool
 	Unsaved  string
 	Loses    bool // there is something, or it is unknown
+	Revoked  bool // its Runner was: nothing on that host hears of this
 }
 
 func (w *Web) deletePage(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
@@ -303,6 +304,8 @@ func (w *Web) showDelete(rw http.ResponseWriter, r *http.Request, g access.Grant
 		Page: w.repoPage(r, g, "sessions", "Delete Session "+short(sn.ID)), Session: sn, Runner: runnerName(runners, sn.Runner), Form: form,
 		Unsaved: sn.UnsavedSentence(), Loses: u == nil || u.Files > 0 || u.Commits > 0,
 	}
+	_, known := runnerByID(runners, sn.Runner)
+	p.Revoked = !known
 	before, err1 := strconv.ParseInt(r.URL.Query().Get("before"), 10, 64)
 	asked, err2 := strconv.ParseInt(r.URL.Query().Get("asked"), 10, 64)
 	if err1 == nil && err2 == nil && !form.Failed() && sn.State == session.Running && countedAt(sn) == before {
