@@ -243,6 +243,7 @@ func (c *Client) hello(ctx context.Context, pause *pause) bool {
 		sleep(ctx, jitter(c.o.RefusedWait))
 		return false
 	}
+	c.o.Spool.KeepAtLeast(res.GetLogLimit())
 	c.mu.Lock()
 	c.stat.RunnerID, c.stat.Name = res.GetRunnerId(), res.GetName()
 	c.mu.Unlock()

@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -31,9 +32,10 @@ var ErrInUse = errors.New("this spool is in use by another Runner process on thi
 
 // Spool is an open spool. Its methods may be called from many goroutines.
 type Spool struct {
-	dir  string
-	o    Options
-	lock *os.File
+	dir   string
+	o     Options
+	limit atomic.Int64 // Options.Limit, or what KeepAtLeast raised it to
+	lock  *os.File
 
 	mu      sync.Mutex
 	streams map[streamKey]*Stream
@@ -63,6 +65,7 @@ func Open(dir string, o Options) (*Spool, error) {
 	}
 	o.Segment = min(o.Segment, max(o.Limit/8, 1))
 	s := &Spool{dir: dir, o: o, streams: map[streamKey]*Stream{}, reports: map[string]*reportSlot{}, change: make(chan struct{})}
+	s.limit.Store(o.Limit)
 	for _, d := range []string{dir, s.logs(), s.reportDir()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, fmt.Errorf("make the spool: %w", err)
@@ -80,6 +83,18 @@ func Open(dir string, o Options) (*Spool, error) {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
+}
+
+// KeepAtLeast raises the limit of each stream so that n bytes of log fit: what the Hub would keep whole is not to be lost
+// here while it is away.
+func (s *Spool) KeepAtLeast(n int64) {
+	n = 2*n + 2*s.o.Segment // short pieces take as much again for what stands beside them
+	for {
+		now := s.limit.Load()
+		if n <= now || s.limit.CompareAndSwap(now, n) {
+			return
+		}
+	}
 }
 
 // flock tries for a moment: a process that is just being forked holds its parent's files, this lock too, until its exec.

@@ -240,6 +240,25 @@ func TestMiddleIsDroppedBeyondTheLimitAndTheHubIsTold(t *testing.T) {
 	}
 }
 
+func TestWhatTheHubKeepsWholeIsKeptWholeWhileItIsAway(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir(), Options{Segment: 1 << 10, Limit: 16 << 10})
+	st := stream(t, s)
+	s.KeepAtLeast(100_000)
+	s.KeepAtLeast(10) // never less than before
+	var want strings.Builder
+	for i := range 3200 {
+		line := fmt.Sprintf("line %06d of about three thousand\n", i)[:31]
+		add(t, st, line, int64(i+1))
+		want.WriteString(line)
+	}
+	h := &hub{}
+	h.drain(t, st, 1<<10)
+	if want.Len() > 100_000 || h.text() != want.String() {
+		t.Fatalf("%d of %d bytes, %d gaps", len(h.text()), want.Len(), h.gaps)
+	}
+}
+
 func diskUse(t *testing.T, dir string) (n int64) {
 	t.Helper()
 	err := filepath.Walk(dir, func(_ string, info os.FileInfo, err error) error {

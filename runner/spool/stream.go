@@ -236,11 +236,11 @@ func (st *Stream) dropMiddle() error {
 		}
 		return n
 	}
-	for waiting() > st.s.o.Limit {
+	for limit := st.s.limit.Load(); waiting() > limit; {
 		i, head := 0, int64(0)
 		for ; i < len(st.segments)-1; i++ {
 			if g := st.segments[i]; g.end > st.acked {
-				if head += g.size; head > st.s.o.Limit/2 {
+				if head += g.size; head > limit/2 {
 					break
 				}
 			}
