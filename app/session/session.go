@@ -222,14 +222,14 @@ func (s *Service) Delete(ctx context.Context, g access.Grant, id, confirm string
 		if confirm != sn.ID {
 			return false, fault.Field("confirm", "Deleting a Session deletes its Workspace. %s Confirm with its id, %s.", sn.UnsavedSentence(), sn.ID)
 		}
-		if sn.State != Deleting {
+		asked := sn.State == Deleting
+		if !asked {
 			if err := s.want(tx, sn, fleet.Remove, Deleting); err != nil {
 				return false, err
 			}
-			_, err := s.endRevoked(tx, *sn)
-			return true, err
 		}
-		return false, nil
+		_, err := s.endRevoked(tx, *sn)
+		return !asked, err
 	})
 }
 
