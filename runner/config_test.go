@@ -14,6 +14,8 @@ import (
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/runner/build"
+	"github.com/claude-hub/claude-hub/runner/image"
+	"github.com/claude-hub/claude-hub/runner/image/imagetest"
 	"github.com/claude-hub/claude-hub/runner/wire"
 )
 
@@ -41,14 +43,23 @@ func TestProxyAndCertificatesOfTheRunnerReachEveryProcess(t *testing.T) {
 func TestAFullHostRefusesNewWorkWithNumbers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	here, absent := w.image("app:v1", nil), w.image("other:v1", nil, imagetest.File("other", 0o644, "other"))
+	images, err := image.Open(ImageFolder(w.data), image.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := images.Pull(t.Context(), here, nil); err != nil {
+		t.Fatal(err)
+	}
 	w.cfg.LowWater = 1 << 50
 	w.start()
-	id := w.test(envspec.Spec{Image: w.image("app:v1", nil), Bootstrap: "true"}, w.repo())
-	state, d := w.outcome(id)
-	if state != wire.StateFailed || d.Failure.Code != "host-full" || !strings.ContainsAny(d.Failure.Message, "0123456789") {
-		t.Fatalf("%s: %+v", state, d.Failure)
+	for ref, code := range map[string]string{here: "host-full", absent: "image-disk-full"} {
+		id := w.test(envspec.Spec{Image: ref, Bootstrap: "true"}, w.repo())
+		state, d := w.outcome(id)
+		if state != wire.StateFailed || d.Failure.Code != code || !strings.ContainsAny(d.Failure.Message, "0123456789") {
+			t.Errorf("%s: %+v", state, d.Failure)
+		}
 	}
-	t.Log(d.Failure.Message)
 }
 
 func TestADamagedRecordIsPutAsideAndTheSessionFindsItsWorkspace(t *testing.T) {

@@ -182,7 +182,7 @@ func (s *Store) room(ref string, p plan) error {
 		seen[b.diffID] = true
 		need += b.size
 	}
-	if need > free {
+	if need > max(free, 0) {
 		return fail(DiskFull, ref, nil, "image %s needs at least %s MB, but only %s MB are free on the file system of %s, beside %s MB kept "+
 			"in reserve; free space or remove images with \"claude-hub image rm\"", ref, megabytes(need), megabytes(max(free, 0)), s.dir, megabytes(s.o.Reserve))
 	}
