@@ -54,16 +54,19 @@ func newestPhase(s schema.Session) wire.Phase {
 
 // waitFor waits until the Session is in state, saying phases on stderr. Those of the boot before are passed over.
 func waitFor(c *cobra.Command, hub *client.Client, s schema.Session, state string) (schema.Session, error) {
-	shown := newestPhase(s)
+	shown, asked := newestPhase(s), s
 	s, err := hub.WaitSession(c.Context(), s.Repo.ID, s.ID, settled(state), func(s schema.Session) {
 		p := newestPhase(s)
-		if state == running && (p.Name != shown.Name || p.Started != shown.Started) {
+		if state == running && p.Name != "" && (p.Name != shown.Name || p.Started != shown.Started) {
 			shown = p
 			fmt.Fprintf(c.ErrOrStderr(), "-- %s\n", p.Name)
 		}
 	})
+	if c.Context().Err() != nil {
+		return asked, fmt.Errorf("stopped waiting; the Session goes on. See: claude-hub session show %s", asked.ID)
+	}
 	if err != nil {
-		return s, err
+		return asked, err
 	}
 	if state == running {
 		for _, note := range s.Detail.Notes {

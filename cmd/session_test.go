@@ -1,8 +1,16 @@
 package cmd
 
 import (
+	"bytes"
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
+	"github.com/claude-hub/claude-hub/handlers/api/client"
 	"github.com/claude-hub/claude-hub/handlers/api/schema"
 	"github.com/claude-hub/claude-hub/runner/wire"
 )
@@ -32,6 +40,28 @@ func TestASessionIsWaitedForUntilItsStartScriptEnded(t *testing.T) {
 		if got := settled(c.want)(c.s); got != c.done {
 			t.Errorf("%s, its start script %s: settled %v, want %v", c.s.State, newestPhase(c.s).State, got, c.done)
 		}
+	}
+}
+
+func TestCtrlCEndsTheWaitingAndKeepsTheSessionsID(t *testing.T) {
+	t.Parallel()
+	ctx, interrupt := context.WithCancel(t.Context())
+	hub := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		interrupt()
+		<-r.Context().Done() // the long poll ends with its client
+	}))
+	defer hub.Close()
+	c, err := client.New(hub.URL, "token", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	command := &cobra.Command{}
+	command.SetContext(ctx)
+	command.SetErr(&said)
+	s, err := waitFor(command, c, schema.Session{ID: "5e55", State: "starting"}, running)
+	if s.ID != "5e55" || err == nil || !strings.Contains(err.Error(), "the Session goes on") || said.Len() > 0 {
+		t.Errorf("got %q, %v, and said %q", s.ID, err, said.String())
 	}
 }
 
