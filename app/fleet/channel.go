@@ -423,7 +423,7 @@ func (ch *channel) serve(q *wire.ExchangeRequest) (res *wire.ExchangeResponse, n
 		InClosed: ch.inClosed, Controls: append([]*wire.Control(nil), ch.controls...),
 		Out1: ch.out[0].end(), Out2: ch.out[1].end(), Gone: ch.gone != "",
 	}
-	at, data := ch.in.from(q.GetInOffset(), channelInput)
+	at, data := ch.in.from(max(q.GetInOffset(), q.GetInHave()), channelInput)
 	if len(data) > 0 {
 		res.In = []*wire.Piece{{Offset: at, Data: data}}
 	}

@@ -172,7 +172,7 @@ func (k *Channel) exchange(ctx context.Context, ask func() *wire.ExchangeRequest
 		k.mu.Lock()
 		q := ask()
 		q.Channel, q.Assignment, q.Fence = k.id, k.assignment, k.fence
-		q.InOffset, q.ControlSeen, q.InClosed = k.inAt+int64(len(k.input)), k.seen, k.inClosed
+		q.InOffset, q.InHave, q.ControlSeen, q.InClosed = k.inAt, k.inAt+int64(len(k.input)), k.seen, k.inClosed
 		k.mu.Unlock()
 		call, cancel := context.WithTimeout(ctx, pollWait+20*time.Second)
 		res, err := k.c.rpc.Exchange(call, q)
@@ -200,7 +200,7 @@ func (k *Channel) accept(res *wire.ExchangeResponse) {
 	whole := true
 	for _, p := range res.GetIn() {
 		end := k.inAt + int64(len(k.input))
-		if !k.ready && end == 0 {
+		if len(k.input) == 0 && p.GetOffset() > end { // an earlier process of this Runner gave the process what is before it
 			k.inAt, end = p.GetOffset(), p.GetOffset()
 		}
 		switch fresh := p.GetOffset() + int64(len(p.GetData())) - end; {
@@ -334,6 +334,9 @@ func (k *Channel) feed(ctx context.Context) {
 		case len(input) > 0:
 			// A process that no longer reads has ended, or is about to; its output and its end still count.
 			_ = k.e.Input(ctx, at, input)
+			if ctx.Err() != nil { // perhaps it took none of it
+				return
+			}
 			k.mu.Lock()
 			k.input, k.inAt = k.input[len(input):], at+int64(len(input))
 			k.mu.Unlock()

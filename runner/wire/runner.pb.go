@@ -1014,13 +1014,14 @@ type ExchangeRequest struct {
 	Fence      int64                  `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
 	// Output of the process, from out_offset on. Streams: 1 stdout (or the terminal), 2 stderr.
 	Out []*Piece `protobuf:"bytes,4,rep,name=out,proto3" json:"out,omitempty"`
-	// Input received so far by the process.
+	// Input the process has taken: what is before it may be forgotten. A killed Runner is sent the rest again.
 	InOffset      int64  `protobuf:"varint,5,opt,name=in_offset,json=inOffset,proto3" json:"in_offset,omitempty"`
 	WaitMs        int64  `protobuf:"varint,6,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"` // how long to wait for something new; 0: answer at once
 	Ended         bool   `protobuf:"varint,7,opt,name=ended,proto3" json:"ended,omitempty"`
 	ExitJson      string `protobuf:"bytes,8,opt,name=exit_json,json=exitJson,proto3" json:"exit_json,omitempty"`           // wire.ChannelExit, with ended
 	ControlSeen   int64  `protobuf:"varint,9,opt,name=control_seen,json=controlSeen,proto3" json:"control_seen,omitempty"` // the newest control the Runner acted on
 	InClosed      bool   `protobuf:"varint,10,opt,name=in_closed,json=inClosed,proto3" json:"in_closed,omitempty"`         // the Runner has heard that no input follows: no news any more
+	InHave        int64  `protobuf:"varint,11,opt,name=in_have,json=inHave,proto3" json:"in_have,omitempty"`               // input that has arrived at the Runner: what is behind it is sent
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1123,6 +1124,13 @@ func (x *ExchangeRequest) GetInClosed() bool {
 		return x.InClosed
 	}
 	return false
+}
+
+func (x *ExchangeRequest) GetInHave() int64 {
+	if x != nil {
+		return x.InHave
+	}
+	return 0
 }
 
 type Piece struct {
@@ -1424,7 +1432,7 @@ const file_runner_wire_runner_proto_rawDesc = "" +
 	"\askipped\x18\x05 \x01(\bR\askipped\x12\x10\n" +
 	"\x03end\x18\x06 \x01(\bR\x03end\"'\n" +
 	"\x11AppendLogResponse\x12\x12\n" +
-	"\x04next\x18\x01 \x01(\x03R\x04next\"\xb8\x02\n" +
+	"\x04next\x18\x01 \x01(\x03R\x04next\"\xd1\x02\n" +
 	"\x0fExchangeRequest\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\tR\achannel\x12\x1e\n" +
 	"\n" +
@@ -1438,7 +1446,8 @@ const file_runner_wire_runner_proto_rawDesc = "" +
 	"\texit_json\x18\b \x01(\tR\bexitJson\x12!\n" +
 	"\fcontrol_seen\x18\t \x01(\x03R\vcontrolSeen\x12\x1b\n" +
 	"\tin_closed\x18\n" +
-	" \x01(\bR\binClosed\"K\n" +
+	" \x01(\bR\binClosed\x12\x17\n" +
+	"\ain_have\x18\v \x01(\x03R\x06inHave\"K\n" +
 	"\x05Piece\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\x05R\x06stream\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x12\n" +
