@@ -74,6 +74,7 @@ func New(d Deps) (http.Handler, error) {
 	r.Path("/readyz").Methods(http.MethodGet, http.MethodHead).HandlerFunc(ready(func(ctx context.Context) error {
 		return d.DB.Read(ctx, func(*store.Tx) error { return nil })
 	}))
+	r.Path("/schemas/environment.v1.json").Methods(http.MethodGet, http.MethodHead).HandlerFunc(environmentSchema)
 	r.PathPrefix(runnerPath).Handler(runners)                         // Runners: a token each, limits of its own
 	r.PathPrefix(api.Prefix + "/").Handler(limited(bodyLimit, calls)) // the CLI and programs: a token, no cookies
 	r.PathPrefix("/").Handler(browser)                                // pages
