@@ -17,6 +17,14 @@ import (
 // listenerFD is the descriptor on which the engine hands over the listening socket.
 const listenerFD = 3
 
+// init is main for PID 1. This package imports little, so Go runs it before the initialisation of the rest of the binary,
+// which would keep each Sandbox waiting for some milliseconds and hold several megabytes in it, as for a stage.
+func init() {
+	if len(os.Args) > 1 && os.Args[1] == "agent" && os.Getpid() == 1 {
+		os.Exit(Main(os.Args[2:]))
+	}
+}
+
 // Main is the hidden `agent` command: PID 1 of a Sandbox. It returns the exit code when it can't be that, or after Stop.
 // It must be PID 1 of a pid namespace of its own, and refuses to run otherwise: that is what tells a caller outside
 // (whose pid it sees as 0) from a process of the Sandbox.
