@@ -178,12 +178,14 @@ func (c *Client) once(ctx context.Context, q call, body []byte) (reply, error) {
 	if err != nil {
 		return reply{}, c.unreachable(ctx, err)
 	}
-	c.answered.Store(true)
 	a := reply{res.StatusCode, res.Header, b}
-	if res.StatusCode < 300 || res.StatusCode == http.StatusNotModified {
-		return a, nil
+	if res.StatusCode >= 300 && res.StatusCode != http.StatusNotModified {
+		err = c.refusal(a)
 	}
-	return a, c.refusal(a)
+	if e := (*Error)(nil); err == nil || errors.As(err, &e) { // what some other server says is no answer of a Hub
+		c.answered.Store(true)
+	}
+	return a, err
 }
 
 func (c *Client) unreachable(ctx context.Context, err error) error {
