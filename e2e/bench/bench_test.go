@@ -38,7 +38,7 @@ type figure struct {
 }
 
 var figures = []figure{
-	{[]string{"boot"}, true, boot},
+	{[]string{"boot", "boot_alike"}, true, boot},
 	{[]string{"wake"}, true, wake},
 	{[]string{"snapshot", "snapshot_boot"}, false, snapshot},
 	{[]string{"session_disk", "session_disk_asleep"}, true, sessionDisk},

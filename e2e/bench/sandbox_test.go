@@ -6,13 +6,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 )
 
 // boot is a Session's first boot from a build: its disk made and its Workspace cloned, from there until /bin/true was
-// answered. The peer gives its container neither limits nor a user namespace nor a network; its deletion isn't counted.
+// answered. The peer gives its container neither limits, nor seccomp, nor a user namespace, nor a network. In boot_alike it
+// gives at least the first two. Both peers also take away what they made, which ours does later.
 func boot(t *testing.T, b *bench) {
 	h := b.host(t)
 	r := h.recipe("")
@@ -24,15 +26,22 @@ func boot(t *testing.T, b *bench) {
 		s.remove()
 		return ms(took)
 	}
+	var alike []float64
 	peer := func() float64 {
 		c := b.containerd(t)
-		id := c.id()
-		took := c.took(func() { c.ctr("run", peerImage, id, "/bin/true") })
-		c.remove(id)
-		return took
+		run := func(args ...string) float64 {
+			args = append(append([]string{"run", "--rm"}, args...), peerImage, c.id(), "/bin/true")
+			return c.took(func() { c.ctr(args...) })
+		}
+		alike = append(alike, run("--seccomp", "--cpus", "2", "--memory-limit", strconv.Itoa(2<<30)))
+		return run()
 	}
 	a, p := b.inTurns(ours, peer)
-	record("boot", "ms", a, "ctr run", p)
+	record("boot", "ms", a, "ctr run --rm", p)
+	if b.peers {
+		alike = alike[b.warmUps:]
+	}
+	record("boot_alike", "ms", a, "ctr run --rm --seccomp --cpus --memory-limit", alike)
 }
 
 // many writes 37,000 files of 4,000 bytes, as a bootstrap that installs dependencies does.
