@@ -22,6 +22,8 @@ func classify(err error) class {
 	var l *sqlite.Error
 	var p *pgconn.PgError
 	switch {
+	case errors.As(err, new(*pgconn.ConnectError)):
+		return classAway
 	case errors.As(err, &l):
 		switch {
 		case l.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE, l.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
@@ -103,8 +105,7 @@ const hints = `'claude_hub_' || md5(current_schema())`
 func (p *postgres) open(ctx context.Context) (pools, error) {
 	db := stdlib.OpenDB(*p.config)
 	var version int
-	var encoding string
-	var schema sql.NullString
+	var encoding, schema sql.NullString
 	err := db.QueryRowContext(ctx, `SELECT current_setting('server_version_num')::int, current_setting('server_encoding'),
 		current_schema()`).Scan(&version, &encoding, &schema)
 	switch {
@@ -112,8 +113,8 @@ func (p *postgres) open(ctx context.Context) (pools, error) {
 		err = fmt.Errorf("the database can't be reached: %w", err)
 	case version < 130000:
 		err = fmt.Errorf("the database is PostgreSQL %d; claude-hub needs 13 or newer", version/10000)
-	case encoding != "UTF8":
-		err = fmt.Errorf("the database's encoding is %s; claude-hub needs UTF8 (createdb -E UTF8 -T template0 …)", encoding)
+	case encoding.String != "UTF8":
+		err = fmt.Errorf("the database's encoding is %s; claude-hub needs UTF8 (createdb -E UTF8 -T template0 …)", encoding.String)
 	case !schema.Valid:
 		name := pgx.Identifier{strings.Trim(p.config.RuntimeParams["search_path"], `" `)}.Sanitize()
 		if _, err = db.ExecContext(ctx, "CREATE SCHEMA IF NOT EXISTS "+name); IsUnique(err) {

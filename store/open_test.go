@@ -1,6 +1,8 @@
 package store_test
 
 import (
+	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -53,6 +55,17 @@ func TestOtherAddressesAreRefusedInWords(t *testing.T) {
 		} else if strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("the error shows the password: %v", err)
 		}
+	}
+}
+
+func TestADatabaseThatIsAwayIsSaidInWords(t *testing.T) {
+	t.Parallel()
+	_, err := store.Open(t.Context(), "postgres://u@127.0.0.1:1/db?sslmode=disable")
+	if got := store.Trouble(fmt.Errorf("look up credential: %w", err)); !strings.Contains(got, "can't reach its database") {
+		t.Errorf("%v: got %q", err, got)
+	}
+	if got := store.Trouble(errors.New("something else")); got != "" {
+		t.Errorf("another error is told as %q", got)
 	}
 }
 

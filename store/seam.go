@@ -43,6 +43,7 @@ const (
 	classUnique
 	classConstraint
 	classFull
+	classAway     // the database can't be reached
 	classConflict // nothing was stored, and another try may do better
 )
 

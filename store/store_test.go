@@ -586,4 +586,7 @@ func TestAFullDiskIsSaidInWords(t *testing.T) {
 	if !store.IsFull(err) || !strings.Contains(err.Error(), "make room") {
 		t.Errorf("got %v, want the sentence for a full disk", err)
 	}
+	if !strings.Contains(store.Trouble(err), "is full") {
+		t.Errorf("people are told %q", store.Trouble(err))
+	}
 }

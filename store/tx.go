@@ -266,6 +266,17 @@ func IsConstraint(err error) bool { return isClass(err, classUnique, classConstr
 // IsFull says whether err is for want of room on the database's disk.
 func IsFull(err error) bool { return isClass(err, classFull) }
 
+// Trouble is a sentence for people where err says that the database as a whole is in no state to work, else "".
+func Trouble(err error) string {
+	switch classify(err) {
+	case classAway:
+		return "The Hub can't reach its database now. Nothing was lost; try again in a moment."
+	case classFull:
+		return "The disk of the Hub's database is full, so nothing can be saved. Make room there, then try again."
+	}
+	return ""
+}
+
 func isClass(err error, of ...class) bool {
 	c := classify(err)
 	for _, o := range of {

@@ -8,6 +8,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -29,6 +30,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/session"
 	"github.com/claude-hub/claude-hub/handlers/api/schema"
 	"github.com/claude-hub/claude-hub/handlers/request"
+	"github.com/claude-hub/claude-hub/store"
 )
 
 // Prefix of every path.
@@ -158,6 +160,7 @@ func fail(w http.ResponseWriter, r *http.Request, err error) {
 	f := fault.Of(err)
 	if f.Code == fault.Internal {
 		request.Log(r.Context()).Error().Err(err).Msg("internal error")
+		f.Message = cmp.Or(store.Trouble(err), f.Message)
 	}
 	body := schema.Error{Status: status(f.Code), Detail: f.Message, Code: f.Code, Fields: f.Fields}
 	var b *badRequest

@@ -3,6 +3,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -20,6 +21,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/app/session"
 	"github.com/claude-hub/claude-hub/handlers/request"
+	"github.com/claude-hub/claude-hub/store"
 )
 
 //go:embed templates assets
@@ -195,6 +197,7 @@ func (w *Web) fail(rw http.ResponseWriter, r *http.Request, err error) {
 	f := fault.Of(err)
 	if f.Code == fault.Internal {
 		request.Log(r.Context()).Error().Err(err).Msg("internal error")
+		f.Message = cmp.Or(store.Trouble(err), f.Message)
 	}
 	w.failWith(rw, r, status(f.Code), f.Message)
 }
