@@ -31,6 +31,7 @@ import (
 var (
 	rounds   = flag.Int("rounds", 4, "how many rounds")
 	seed     = flag.Uint64("seed", 1, "of the plan")
+	only     = flag.String("only", "", "kill only after this, in the words of the plan, such as \"build: start\"")
 	database = flag.String("database", "", "URL of the Hub's database; empty: SQLite; \"postgres\": one of our own")
 )
 

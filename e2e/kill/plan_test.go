@@ -60,7 +60,7 @@ type buildPlan struct {
 
 // op is one thing that is done with a Session, after a pause.
 type op struct {
-	what  string // start, write, sleep, wake, nap, delete
+	what  string // start, write, talk, sleep, wake, nap, delete
 	pause time.Duration
 	size  int    // of what is written
 	seed  uint64 // of what is written
@@ -133,8 +133,10 @@ func (p *planner) session(slot int) (ops []op) {
 			p.state[slot] = "running"
 		case "running":
 			switch n := p.r.IntN(20); {
-			case n < 11:
+			case n < 8:
 				add("write")
+			case n < 11:
+				add("talk")
 			case n < 15:
 				add("sleep")
 				p.state[slot] = "asleep"
@@ -164,7 +166,10 @@ func (p *planner) kill() killPlan {
 		kp.hub, kp.runner = true, true
 	}
 	kp.on = p.pick("nothing", "build: save", "build: begin", "build: image", "build: bootstrap", "build: snapshot", "build: clone", "build: start", "build: final",
-		"build: apply", "build: cancel", "start", "write", "sleep", "wake", "nap", "delete")
+		"build: apply", "build: cancel", "start", "write", "talk", "sleep", "wake", "nap", "delete")
+	if *only != "" {
+		kp.on, kp.fallback = *only, 20*time.Second
+	}
 	kp.jitter = p.upTo(50 * time.Millisecond)
 	if p.r.IntN(2) == 0 {
 		kp.jitter = p.upTo(time.Second)

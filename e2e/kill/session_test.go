@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -57,6 +58,8 @@ func (r *round) work(slot int) {
 			}
 		case "write":
 			err = r.write(s, fmt.Sprintf("k-%d-%d", r.plan.number, n), o)
+		case "talk":
+			err = r.talk(s, 5+o.size%20)
 		case "sleep":
 			if err = r.ask(s, "asleep", r.c.Sleep); err == nil {
 				err = r.until(s, "asleep")
@@ -147,11 +150,11 @@ func (r *round) delete(s *session) error {
 
 // run runs a command in a Session until one run of it came to an end of its own. A run that was cut off by a kill says
 // nothing; one that was not, but failed to run, is a fault.
-func (r *round) run(s *session, stdin []byte, argv ...string) (stdout string, code int, err error) {
+func (r *round) run(s *session, stdin func() io.Reader, argv ...string) (stdout string, err error) {
 	err = r.insist(r.ctx, func() (bool, error) {
 		turn := r.turns.Load()
 		var out, errs bytes.Buffer
-		exit, err := r.c.Run(r.ctx, r.repo, s.id, wire.ChannelSpec{Argv: argv}, client.Stdio{In: bytes.NewReader(stdin), Out: &out, Err: &errs})
+		exit, err := r.c.Run(r.ctx, r.repo, s.id, wire.ChannelSpec{Argv: argv}, client.Stdio{In: stdin(), Out: &out, Err: &errs})
 		if r.ctx.Err() != nil {
 			return false, context.Cause(r.ctx)
 		}
@@ -161,13 +164,54 @@ func (r *round) run(s *session, stdin []byte, argv ...string) (stdout string, co
 		if err != nil && !r.undisturbed(turn) {
 			return false, nil
 		}
-		stdout, code = out.String(), exit.Code
-		if err == nil && code != 0 {
-			err = fmt.Errorf("%q ended with code %d: %s", argv, code, errs.String())
+		stdout = out.String()
+		if err == nil && exit.Code != 0 {
+			err = fmt.Errorf("%q ended with code %d: %s", argv, exit.Code, errs.String())
 		}
 		return err == nil, err
 	})
-	return stdout, code, err
+	return stdout, err
+}
+
+func nothing() io.Reader { return strings.NewReader("") }
+
+// talk has a process say again, line by line, what it is told: a command that ends well has had all of its input, and
+// all of its output has arrived, whoever was killed meanwhile.
+func (r *round) talk(s *session, lines int) error {
+	var all strings.Builder
+	for i := range lines {
+		fmt.Fprintf(&all, "line %d of %d\n", i, lines)
+	}
+	out, err := r.run(s, func() io.Reader { return &slowly{ctx: r.ctx, rest: all.String()} }, "cat")
+	switch {
+	case err != nil:
+		return err
+	case len(out) < all.Len() || !strings.HasPrefix(out, all.String()):
+		result.count(r.t, &result.lost, "lost", "round %d: a command in %s ended with code 0, was told %d lines, and said %q", r.plan.number, s, lines, out)
+	case len(out) > all.Len():
+		result.count(r.t, &result.doubled, "doubled", "round %d: a command in %s was told %d lines, and said more: %q", r.plan.number, s, lines, out)
+	}
+	return nil
+}
+
+// slowly is read line by line, as a person types.
+type slowly struct {
+	ctx  context.Context
+	rest string
+}
+
+func (s *slowly) Read(b []byte) (int, error) {
+	if s.rest == "" {
+		return 0, io.EOF
+	}
+	select {
+	case <-time.After(40 * time.Millisecond):
+	case <-s.ctx.Done():
+		return 0, context.Cause(s.ctx)
+	}
+	n := copy(b, s.rest[:strings.IndexByte(s.rest, '\n')+1])
+	s.rest = s.rest[n:]
+	return n, nil
 }
 
 // write has a process in the Sandbox write a file: whole or not at all, and on the disk before it says so.
@@ -177,7 +221,7 @@ func (r *round) write(s *session, name string, o op) error {
 	_, _ = src.Read(content) // never fails
 	sum := sha256.Sum256(content)
 	s.maybe[name] = hex.EncodeToString(sum[:])
-	_, _, err := r.run(s, content, "sh", "-c", `dd of=".$1.$$" conv=fsync 2>/dev/null && mv ".$1.$$" "$1" && sync`, "sh", name)
+	_, err := r.run(s, func() io.Reader { return bytes.NewReader(content) }, "sh", "-c", `dd of=".$1.$$" conv=fsync 2>/dev/null && mv ".$1.$$" "$1" && sync`, "sh", name)
 	if err == nil {
 		s.files[name] = s.maybe[name]
 	}
@@ -191,7 +235,7 @@ const lookAt = `ls | grep '^k-' | xargs -r sha256sum; echo ==; cat boots; echo =
 // waited for.
 func (r *round) look(s *session) error {
 	for {
-		out, _, err := r.run(s, nil, "sh", "-c", lookAt)
+		out, err := r.run(s, nothing, "sh", "-c", lookAt)
 		if err != nil {
 			return err
 		}
@@ -226,11 +270,13 @@ func (r *round) compare(s *session, sums string) {
 	for name, sum := range s.files {
 		if there[name] != sum {
 			result.count(r.t, &result.lost, "lost", "%s: the file %s has SHA-256 %q, not %s", s, name, there[name], sum)
+			delete(s.files, name) // counted once
 		}
 	}
 	for name, sum := range there {
 		if s.maybe[name] != sum {
 			result.count(r.t, &result.lost, "lost", "%s: the file %s has SHA-256 %s, and nothing like it was written", s, name, sum)
+			s.maybe[name] = sum
 		}
 	}
 }

@@ -223,16 +223,17 @@ func (k *kills) checkTest(ctx context.Context, tb *testBuild, first bool) {
 	}
 	if before, after := asJSON(tb.final), asJSON(now); before != after {
 		result.count(k.t, &result.doubled, "doubled", "%s has another result than before:\n%s\n%s", tb, before, after)
+		tb.final = now // counted once
 	}
 	if !bytes.HasPrefix(log.Bytes(), tb.log) {
 		result.count(k.t, &result.lost, "lost", "%s: its log is not what a follower received: %s", tb, difference(tb.log, log.Bytes()))
-	}
-	if tb.ended && log.Len() > len(tb.log) {
+	} else if tb.ended && log.Len() > len(tb.log) {
 		result.count(k.t, &result.doubled, "doubled", "%s: its log goes on after its end: %q", tb, log.Bytes()[len(tb.log):])
 	}
 	if first {
 		k.checkOutcome(tb)
 	}
+	tb.log = log.Bytes()
 }
 
 // checkOutcome compares how a Test build ended with what it was meant to come to.
