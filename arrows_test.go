@@ -23,6 +23,7 @@ var arrows = map[string]string{
 	"app/config":      "app/github envspec",
 	"app/github":      "",
 	"app/audit":       "store",
+	"app/seal":        "store",
 	"app/access":      "store app/github app/audit app/fault",
 	"app/fleet":       "store app/audit app/fault runner/wire",
 	"app/environment": "store envspec app/access app/github app/fleet app/audit app/fault runner/wire",
