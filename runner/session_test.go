@@ -386,6 +386,10 @@ func TestOnlyAnIdleSessionGoesToSleepByItself(t *testing.T) {
 	w.untilState(id, wire.StateBusy)
 	w.change(id, fleet.Run)
 	w.untilState(id, wire.StateRunning)
+	busy.move([]byte("x\n"), true)
+	if r := busy.end(); r.exit.Code != 0 || r.exit.Failed != "" {
+		t.Fatalf("the exec that the Session was busy with: %+v", r)
+	}
 	shell := w.open(id, wire.ChannelSpec{TTY: true, Rows: 24, Cols: 80})
 	shell.until("#")
 	w.untilIdle(id, 700*time.Millisecond) // a shell at its prompt doesn't count
@@ -457,4 +461,20 @@ func TestWhatIsUnsavedIsCountedInTheSandboxAtSleep(t *testing.T) {
 	if u := sessionDetail(t, w.untilState(id, wire.StateAsleep)).Unsaved; u == nil || !strings.Contains(u.Unknown, "did not answer within 10s") {
 		t.Errorf("unsaved with a git that hangs: %+v", u)
 	}
+}
+
+// The Hub opens an exec and, before the Runner has heard of it, asks the Session to sleep.
+func TestAnExecThatMeetsASleepIsToldSo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	recipe, key := w.version(envspec.Spec{Image: w.image("app:v1", nil)})
+	id := w.session(recipe, key, w.repo())
+	w.untilState(id, wire.StateRunning)
+	c := w.open(id, wire.ChannelSpec{Argv: []string{"sleep", "1000"}})
+	w.change(id, fleet.Stop)
+	if r := c.end(); r.exit.Failed == "" && r.exit.Code == 0 {
+		t.Fatalf("it neither ran to its end nor says why not: %+v", r)
+	}
+	w.untilState(id, wire.StateAsleep)
 }

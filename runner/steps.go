@@ -252,6 +252,7 @@ func (w *worker) stepSession(ctx context.Context, rec record, listed bool) (done
 func (w *worker) sleep(ctx context.Context, rec record) error {
 	m := w.machine
 	if rec.Did == rec.Generation && (rec.State == wire.StateAsleep || rec.State == wire.StateBusy) {
+		w.serve(ctx) // opened while the Hub asked for sleep: it runs, or hears that nothing is awake
 		return nil
 	}
 	rec, err := w.fetch(ctx, rec)
@@ -285,6 +286,7 @@ func (w *worker) sleep(ctx context.Context, rec record) error {
 	}
 	w.setFailure(nil)
 	w.stream.Mark("asleep")
+	w.serve(ctx)
 	return w.acting(rec.Generation, wire.StateAsleep)
 }
 

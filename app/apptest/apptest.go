@@ -164,7 +164,13 @@ const (
 // Pass has the Runner pass the Test build it holds.
 func (r *Runner) Pass(item *wire.Item) {
 	r.hub.t.Helper()
-	r.MustReport(item, wire.StatePassed, wire.TestBuildDetail{ImageDigest: Digest, BuildKey: BuildKey})
+	r.PassOn(item, Digest, BuildKey)
+}
+
+// PassOn is Pass on an image of the test's choice.
+func (r *Runner) PassOn(item *wire.Item, digest, key string) {
+	r.hub.t.Helper()
+	r.MustReport(item, wire.StatePassed, wire.TestBuildDetail{ImageDigest: digest, BuildKey: key})
 	for _, left := range r.Items() {
 		if left.GetId() == item.GetId() {
 			r.MustReport(left, wire.StateRemoved, wire.TestBuildDetail{})

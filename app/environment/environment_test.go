@@ -145,6 +145,31 @@ func TestCPUAndMemoryApplyWithoutATestBuild(t *testing.T) {
 	}
 }
 
+// "Rebuild from newest" is an explicit act: test the same draft again, and apply what the tag points to now (facts/field.md P9).
+func TestATagThatMovedIsAppliedByTestingAgain(t *testing.T) {
+	t.Parallel()
+	h := apptest.New(t, storetest.New(t), apptest.Options{})
+	ana, r := h.Grant("ana"), h.Runner("r1")
+	h.Applied(ana, r, spec())
+	again := func(digest, key string) {
+		t.Helper()
+		if _, err := h.Environments.Test(t.Context(), ana, 1, r.ID); err != nil {
+			t.Fatal(err)
+		}
+		r.PassOn(r.Item(), digest, key)
+	}
+	again(apptest.Digest, apptest.BuildKey)
+	_, err := h.Environments.Apply(t.Context(), ana, 1, "")
+	wantFault(t, err, fault.Refused, "nothing to apply")
+
+	newer, key := "sha256:"+strings.Repeat("3", 64), strings.Repeat("4", 64)
+	again(newer, key)
+	v, err := h.Environments.Apply(t.Context(), ana, 1, "")
+	if err != nil || v.Number != 2 || v.ImageDigest != newer || string(v.BuildKey) != key {
+		t.Fatalf("version 2 on the newer image: %+v, %v", v, err)
+	}
+}
+
 func TestOfTwoAppliesAtOnceOneMakesAVersion(t *testing.T) {
 	t.Parallel()
 	storetest.Each(t, func(t *testing.T, db *store.DB) {

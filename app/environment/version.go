@@ -47,20 +47,25 @@ func (s *Service) decide(tx *store.Tx, env Environment) (Verdict, error) {
 	if env.Draft == nil {
 		return Verdict{Reason: "This Repo has no draft yet. Save one first."}, nil
 	}
-	if c := env.Current; c != nil && c.TestKey == env.Draft.TestKey {
-		if len(envspec.Explain(c.Spec, env.Draft.Spec)) == 0 {
-			return Verdict{Reason: fmt.Sprintf("The draft is what version %d says already: there is nothing to apply.", c.Number)}, nil
-		}
-		return Verdict{OK: true, Reason: "Nothing that needs a Test build changed.", test: c.TestBuild, buildKey: c.BuildKey, imageDigest: c.ImageDigest}, nil
-	}
+	same := env.Current != nil && env.Current.TestKey == env.Draft.TestKey
 	passed, err := scanTest(tx.Row(passedSQL, env.ID, string(env.Draft.TestKey)).Scan)
-	if errors.Is(err, store.ErrNotFound) {
+	switch {
+	case errors.Is(err, store.ErrNotFound) && !same:
 		return Verdict{Reason: "This draft needs a passing Test build of exactly what it says now. Start one first."}, nil
-	}
-	if err != nil {
+	case err != nil && !errors.Is(err, store.ErrNotFound):
 		return Verdict{}, fmt.Errorf("look for a passed Test build: %w", err)
+	case !same:
+		return Verdict{OK: true, Reason: "A Test build of exactly this draft passed.", test: passed.ID, buildKey: passed.BuildKey, imageDigest: passed.ImageDigest}, nil
 	}
-	return Verdict{OK: true, Reason: "A Test build of exactly this draft passed.", test: passed.ID, buildKey: passed.BuildKey, imageDigest: passed.ImageDigest}, nil
+	c := env.Current
+	if err == nil && passed.ImageDigest != c.ImageDigest {
+		return Verdict{OK: true, Reason: "A Test build of exactly this draft passed on a newer image behind the same reference.",
+			test: passed.ID, buildKey: passed.BuildKey, imageDigest: passed.ImageDigest}, nil
+	}
+	if len(envspec.Explain(c.Spec, env.Draft.Spec)) == 0 {
+		return Verdict{Reason: fmt.Sprintf("The draft is what version %d says already: there is nothing to apply.", c.Number)}, nil
+	}
+	return Verdict{OK: true, Reason: "Nothing that needs a Test build changed.", test: c.TestBuild, buildKey: c.BuildKey, imageDigest: c.ImageDigest}, nil
 }
 
 // Apply makes a version of revision rev of the web draft. Check and version are one transaction.
