@@ -1,0 +1,189 @@
+package envspec
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestReformatWritesTheCanonicalDocument(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"":                         "",
+		"---\n":                    "",
+		"{}\n":                     "",
+		"# only this\n":            "# only this\n",
+		"\n\n# a\n\n\n# b\n\n":     "# a\n\n# b\n",
+		"~ # nothing\n":            "# nothing\n",
+		"image: node:22":           "image: node:22\n",
+		"image: 'node:22'\r\n":     "image: node:22\n",
+		"\ufeffcpu: 2.50\n":        "cpu: 2.5\n",
+		"memory: 4096MiB\n":        "memory: 4GiB\n",
+		"start: npm ci\n":          "start: |-\n  npm ci\n",
+		"start: \"\"\n":            "start: \"\"\n",
+		"{cpu: 1, image: \"a/b\"}": "image: a/b\ncpu: 1\n",
+		"# top\n\n# the CPUs\ncpu: 2 # two\n# the image\nimage: a/b   # why  \n\n\n# end\n": "# top\n\n# the image\nimage: a/b # why\n# the CPUs\ncpu: 2 # two\n\n# end\n",
+		"# about image\nimage: a/b\n":                                                    "# about image\nimage: a/b\n",
+		"# top\n---\n# about image\nimage: a/b\n...\n# end\n":                            "# top\n\n# about image\nimage: a/b\n# end\n",
+		"start: | # why\n  # inside\n  true # inside too\n# below\ncpu: 1\n":             "start: | # why\n  # inside\n  true # inside too\n# below\ncpu: 1\n",
+		"start: |\n      deep\n    # a comment, not the script\n\n  # another\ncpu: 1\n": "start: |\n  deep\n# a comment, not the script\n\n# another\ncpu: 1\n",
+		"start: |+\n  a\n\n\n# c\ncpu: 1\n":                                              "start: |+\n  a\n\n\n# c\ncpu: 1\n",
+		"cpu: 1\n\nstart: |+\n  a\n\n":                                                   "start: |+\n  a\n\ncpu: 1\n",
+		"cpu: 1\n\nstart: |\n  a\n\n\nmemory: 1GiB":                                      "\nstart: |\n  a\ncpu: 1\n\nmemory: 1GiB\n"[1:],
+		"image: # one\n  # two\n  a/b\n":                                                 "# one\n# two\nimage: a/b\n",
+		"image: # one\n  a/b\n":                                                          "image: a/b # one\n",
+		"image: # one\n  a/b # two\ncpu: 1\n":                                            "# one\n# two\nimage: a/b\ncpu: 1\n",
+		"start: echo a#b 'it#s' # c\n":                                                   "start: |- # c\n  echo a#b 'it#s'\n",
+		"start: \"a # b\" # c\n":                                                         "start: |- # c\n  a # b\n",
+		"start: 'it''s # b' # c\n":                                                       "start: |- # c\n  it's # b\n",
+		"start: \"\\\" # b\"# c\n":                                                       "start: |- # c\n  \" # b\n",
+		"start: echo\n  \"x # c\ncpu: 1\n":                                               "start: |- # c\n  echo \"x\ncpu: 1\n",
+		"{ # a\n  image: a/b, # b\n  # c\n  cpu: 1,# d\n} # e\n# f\n":                    "# a\nimage: a/b # b\n# c\n# d\n# e\ncpu: 1\n# f\n",
+		"? image # a\n: a/b # b\n":                                                       "# a\n# b\nimage: a/b\n",
+		"start: !!str # a\n  \"x\" # b\n":                                                "# a\n# b\nstart: |-\n  x\n",
+		"start: >2 # a\n   x\n  y\n":                                                     "start: |2 # a\n   x\n  y\n",
+		"  image: a/b\n  # c\n  start: |\n    x\n   # d\n":                               "image: a/b\n# c\nstart: |\n  x\n# d\n",
+		"%YAML 1.1 # a\n---\nimage: a/b\n":                                               "# a\n\nimage: a/b\n",
+	} {
+		got, err := Reformat("e.yml", []byte(in))
+		if err != nil || string(got) != want {
+			t.Errorf("%q became\n%q, %v; want\n%q", in, got, err, want)
+			continue
+		}
+		keeps(t, []byte(in))
+	}
+	_, err := Reformat("e.yml", []byte("imgae: x\n"))
+	var p Problems
+	if !errors.As(err, &p) || p[0].Line != 1 {
+		t.Errorf("a wrong document: %v", err)
+	}
+}
+
+func TestReformatIsFormatForADocumentWithoutComments(t *testing.T) {
+	t.Parallel()
+	for name, b := range corpus(t, "valid") {
+		keeps(t, b)
+		s, err := Parse(name, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		canonical := Format(s)
+		if got, err := Reformat(name, canonical); err != nil || !bytes.Equal(got, canonical) {
+			t.Errorf("%s: what Format writes is changed to\n%s%v", name, got, err)
+		}
+	}
+}
+
+// keeps checks the promises of Reformat for a document that Parse takes.
+func keeps(t *testing.T, b []byte) {
+	t.Helper()
+	before, err := Parse("e.yml", b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := Reformat("e.yml", b)
+	if err != nil {
+		t.Fatalf("%q: %v", b, err)
+	}
+	if after, err := Parse("e.yml", out); err != nil || after != before {
+		t.Fatalf("%q\nbecame\n%q\nwhich is read as %+v, %v; not as %+v", b, out, after, err, before)
+	}
+	if again, err := Reformat("e.yml", out); err != nil || !bytes.Equal(again, out) {
+		t.Fatalf("%q\nbecame\n%q\nand then\n%q, %v", b, out, again, err)
+	}
+	if bytes.IndexByte(b, '%') >= 0 {
+		return // a # in a directive can be changed without changing what is read, and is no comment
+	}
+	if a, z := commentsByTrial(t, b), commentsByTrial(t, out); !slices.Equal(a, z) {
+		t.Fatalf("%q\nhas the comments %q, and became\n%q\nwith %q", b, a, out, z)
+	}
+}
+
+// commentsByTrial finds the comments of a document as no scanner would: what begins with a # and can be changed up to
+// the end of its line without changing what is read.
+func commentsByTrial(t *testing.T, b []byte) []string {
+	t.Helper()
+	b = bytes.TrimPrefix(b, []byte("\ufeff"))
+	want, err := Parse("e.yml", b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := []string{}
+	for i := 0; i < len(b); i++ {
+		if b[i] != '#' {
+			continue
+		}
+		end := i
+		for end < len(b) && lineBreak(b[end:]) == 0 {
+			end++
+		}
+		if got, err := Parse("e.yml", slices.Concat(b[:i+1], []byte("'{\"other"), b[end:])); err == nil && got == want {
+			found = append(found, strings.TrimRight(string(b[i:end]), " \t"))
+			i = end
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// Documents are made of lines that are often right together.
+func TestReformatKeepsWhateverStandsTogether(t *testing.T) {
+	t.Parallel()
+	pieces := []string{"image: a/b\n", "image: \"a/b\" # c1\n", "cpu: 1\n", "cpu: 2.50#x\n", "memory: 4GiB  # c2 # c3\n", "start: |\n", "start: |+ # c4\n", "bootstrap: >-\n",
+		"bootstrap: |3\n", "  # d1\n", "   text # d2\n", "    deep\n", "# e1\n", "\n", "\n", "  \n", "      # e2\n", "start: 'a # b\n", "  c' # e3\n", "  d\" # e4\n", "start: \"\\\n",
+		"---\n", "...\n", "{\n", "}\n", ",\n", "? start\n", ": x # f1\n", "  plain ' text\n", "start: plain \"text\n", "start: !!str\n", "\t# g1\n", "start:\n", "# é🙂\u0085", "\r\n", "#\n", "  \" # h1\n"}
+	random := rand.New(rand.NewPCG(3, 4))
+	right := 0
+	for range 15_000 {
+		var b strings.Builder
+		for range 1 + random.IntN(8) {
+			b.WriteString(pieces[random.IntN(len(pieces))])
+		}
+		if _, err := Parse("e.yml", []byte(b.String())); err == nil {
+			right++
+			keeps(t, []byte(b.String()))
+		}
+	}
+	if right < 500 {
+		t.Errorf("only %d documents are right: the pieces prove too little", right)
+	}
+}
+
+func TestReformatIsQuickWithManyComments(t *testing.T) {
+	t.Parallel()
+	b := "image: a/b\n" + strings.Repeat("# c\n", 100_000) + "cpu: 1\n" + strings.Repeat("\n# d", 100_000)
+	out, err := Reformat("e.yml", []byte(b))
+	if err != nil || bytes.Count(out, []byte("#")) != 200_000 {
+		t.Errorf("%d bytes, %v", len(out), err)
+	}
+}
+
+func FuzzReformat(f *testing.F) {
+	for _, b := range corpus(f, "valid") {
+		f.Add(b)
+	}
+	for _, s := range []string{"# a\n\n# b\nimage: a/b # c\nstart: |+ # d\n  # e\n\n# f\n", "{ # a\n  image: a/b, # b\n  cpu: 1,# d\n} # e\n", "start: echo\n  \"x # c\ncpu: 1\n",
+		"? start # a\n: >2 # b\n   x\n # c\n"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) > 4<<10 {
+			return // the oracle parses the document once for each #
+		}
+		if _, err := Parse("e.yml", b); err == nil {
+			keeps(t, b)
+		}
+	})
+}
+
+func ExampleReformat() {
+	b, _ := Reformat("environment.yml", []byte("cpu: 2.0 # enough\nimage: 'node:22'\n"))
+	fmt.Print(string(b))
+	// Output:
+	// image: node:22
+	// cpu: 2 # enough
+}
