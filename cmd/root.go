@@ -53,8 +53,16 @@ func Main(args []string) int {
 	if errors.As(err, &exit) {
 		return exit.code
 	}
-	fmt.Fprintf(os.Stderr, "claude-hub: %s\n", strings.TrimSpace(err.Error()))
+	fmt.Fprintf(os.Stderr, "claude-hub: %s\n", sentence(ctx, err))
 	return exitCode(err)
+}
+
+// sentence is err for a person. Who pressed Ctrl-C knows why it ended, and needs no trace of it.
+func sentence(ctx context.Context, err error) string {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return "stopped by a signal before it was done"
+	}
+	return strings.TrimSpace(err.Error())
 }
 
 // firstSignal is a context that the first SIGINT or SIGTERM ends. From then on they do what they do by default, so

@@ -28,6 +28,22 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+func TestWhatASignalStoppedIsSaidInOneLine(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := fmt.Errorf("make image: %w\nI: a log\nof many lines", context.Canceled)
+	if got := sentence(ctx, stopped); got != stopped.Error() {
+		t.Errorf("without a signal: got %q", got)
+	}
+	cancel()
+	if got := sentence(ctx, stopped); got != "stopped by a signal before it was done" {
+		t.Errorf("got %q", got)
+	}
+	if got := sentence(ctx, errors.New("the disk is full\n")); got != "the disk is full" {
+		t.Errorf("another error after a signal: got %q", got)
+	}
+}
+
 func TestTheSecondSignalEndsWhatTheFirstAskedToStop(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
