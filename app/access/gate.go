@@ -20,23 +20,16 @@ import (
 type Grant struct {
 	who  Person
 	repo Repo
-	// reason is set instead of who where the Hub acts for itself.
-	reason string
 }
 
 // Repo is the Repo the Grant is for.
 func (g Grant) Repo() Repo { return g.repo }
 
-// Who is the person, nobody for the Hub itself.
+// Who is the person.
 func (g Grant) Who() Person { return g.who }
 
 // Actor is what the audit log says of who acts.
-func (g Grant) Actor() string {
-	if g.reason != "" {
-		return "system: " + g.reason
-	}
-	return g.who.id
-}
+func (g Grant) Actor() string { return g.who.id }
 
 // Repo is one repository as the Hub knows it.
 type Repo struct {
@@ -159,6 +152,3 @@ func (g *Gate) Hold(ctx context.Context, gr Grant) (context.Context, context.Can
 	}()
 	return ctx, cancel
 }
-
-// System is the Hub acting for itself on a Repo: reconcilers and Runners' reports. The reason is audited.
-func (g *Gate) System(repo Repo, reason string) Grant { return Grant{repo: repo, reason: reason} }
