@@ -14,6 +14,7 @@ const module = "github.com/claude-hub/claude-hub/"
 var arrows = map[string]string{
 	"store":          "",
 	"envspec":        "",
+	"envspec/lint":   "envspec",
 	"runner/redact":  "",
 	"runner/wire":    "",
 	"runner/sandbox": "",

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/handlers/api/client"
 	"github.com/claude-hub/claude-hub/handlers/api/schema"
 	"github.com/claude-hub/claude-hub/runner/wire"
@@ -23,43 +22,6 @@ func envCommand() *cobra.Command {
 		Example: "  claude-hub env validate\n  claude-hub env test --repo acme/rocket --runner local -f .claude-hub/environment.yml\n  claude-hub env apply --repo acme/rocket -m \"node 22\"",
 	}
 	c.AddCommand(envValidateCommand(), envSchemaCommand(), envFmtCommand(), envShowCommand(), envSaveCommand(), envTestCommand(), envApplyCommand(), envVersionsCommand())
-	return c
-}
-
-func envValidateCommand() *cobra.Command {
-	var output string
-	c := &cobra.Command{
-		Use: "validate [FILE]", Short: "Check an environment.yml, without a Hub", Args: cobra.MaximumNArgs(1),
-		Long:    "Check an Environment's document: " + environmentFile + " unless a file is named, - for stdin. Each problem is printed as file:line:column.",
-		Example: "  claude-hub env validate\n  claude-hub env validate other.yml -o json\n  cat x.yml | claude-hub env validate -",
-		RunE: func(c *cobra.Command, args []string) error {
-			name, b, err := readDocument(c, args)
-			if err != nil {
-				return err
-			}
-			spec, problems := envspec.Check(name, b)
-			if output == "json" {
-				if problems == nil {
-					problems = envspec.Problems{}
-				}
-				if err := printJSON(c, map[string]any{"valid": !problems.Failed(), "problems": problems}); err != nil {
-					return err
-				}
-			} else {
-				for _, p := range problems {
-					fmt.Fprintln(c.ErrOrStderr(), p)
-				}
-			}
-			if problems.Failed() {
-				return exitError{exitFailed}
-			}
-			if output != "json" {
-				fmt.Fprintf(c.OutOrStdout(), "%s is valid: image %s\n", name, spec.Image)
-			}
-			return nil
-		},
-	}
-	outputFlag(c, &output)
 	return c
 }
 

@@ -102,3 +102,40 @@ func TestEnvFmtPrintsChecksAndRewrites(t *testing.T) {
 		}
 	}
 }
+
+func TestEnvValidateReadsScriptsToo(t *testing.T) {
+	t.Parallel()
+	if got := say(t, "image: a/b\n", "env", "validate", "-"); got != (said{out: "stdin is valid: image a/b\n"}) {
+		t.Errorf("a right document: %+v", got)
+	}
+	wrong := "start: |\n  true &&\nbootstrap: \"a\\rb\"\n"
+	want := "stdin:2:3: start is no right bash script: syntax error: unexpected end of file\n" +
+		"stdin:3:12: warning: bootstrap has carriage returns in it, which shells take for part of a word: use LF line endings\n"
+	if got := say(t, wrong, "env", "validate", "-"); got != (said{err: want, code: exitFailed}) {
+		t.Errorf("a script that bash can't read: %+v", got)
+	}
+	if got := say(t, "imgae: x\nstart: echo )\n", "env", "validate", "-"); got.code != exitFailed || strings.Count(got.err, "\n") != 1 {
+		t.Errorf("a document that can't be read: %+v", got)
+	}
+	if got := say(t, "image: a/b\r\n", "env", "validate", "-"); got.code != exitOK || !strings.Contains(got.err, "stdin:1:1: warning: line endings are CRLF") {
+		t.Errorf("CRLF: %+v", got)
+	}
+	if got := say(t, wrong, "env", "validate", "-", "-o", "json"); got.code != exitFailed || !strings.Contains(got.out, `"valid": false`) || strings.Count(got.out, `"message"`) != 2 {
+		t.Errorf("as JSON: %+v", got)
+	}
+}
+
+func TestEnvValidateAnnotatesWorkflows(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "a,b:100%.yml")
+	write(t, file, "start: |\n  true &&\nbootstrap: \"a\\rb\"\n")
+	name := strings.NewReplacer("%", "%25", ",", "%2C", ":", "%3A").Replace(file)
+	want := "::error file=" + name + ",line=2,col=3,title=Environment::start is no right bash script: syntax error: unexpected end of file\n" +
+		"::warning file=" + name + ",line=3,col=12,title=Environment::bootstrap has carriage returns in it, which shells take for part of a word: use LF line endings\n"
+	if got := say(t, "", "env", "validate", file, "-o", "github"); got != (said{out: want, code: exitFailed}) {
+		t.Errorf("got %+v, want\n%s", got, want)
+	}
+	if got := annotation(envspec.Problem{File: "e.yml", Line: 1, Column: 1, Message: "100%\r\n::error::x"}); got != "::error file=e.yml,line=1,col=1,title=Environment::100%25%0D%0A::error::x" {
+		t.Errorf("a message with line breaks: %s", got)
+	}
+}
