@@ -13,8 +13,10 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/claude-hub/claude-hub/app/access"
+	"github.com/claude-hub/claude-hub/app/config"
 	"github.com/claude-hub/claude-hub/app/environment"
 	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/app/seal"
 	"github.com/claude-hub/claude-hub/app/session"
 	"github.com/claude-hub/claude-hub/handlers"
 	"github.com/claude-hub/claude-hub/store"
@@ -24,6 +26,7 @@ import (
 type hub struct {
 	url      string
 	db       *store.DB
+	seal     *seal.Service
 	gate     *access.Gate
 	fleet    *fleet.Fleet
 	env      *environment.Service
@@ -40,6 +43,10 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	if err := os.MkdirAll(cfg.Data, 0o755); err != nil {
 		return nil, fmt.Errorf("make the data folder: %w", err)
 	}
+	keys, err := encryptionKeys(cfg.Hub)
+	if err != nil {
+		return nil, err
+	}
 	database := cfg.Hub.Database
 	if database == "" {
 		database = filepath.Join(cfg.Data, "hub.db")
@@ -49,6 +56,16 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
 	h := &hub{db: db, log: log, stopping: make(chan struct{})}
+	// Before anything writes: a Hub that can't open what is sealed leaves the database as it is.
+	h.seal = seal.New(db, keys, seal.Columns())
+	if err := h.seal.Start(ctx, hubName()); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	if lacking, err := h.seal.Strangers(ctx); err != nil {
+		return nil, errors.Join(err, db.Close())
+	} else if len(lacking) > 0 {
+		log.Warn().Str("hub", lacking[0].Name).Str("key", keys.Primary()).Msg("another Hub on this database lacks the first encryption key of this one, and can't open what this one saves: add the key to its config and restart it")
+	}
 
 	repos := make([]access.Repo, 0, len(cfg.Dev.Repos))
 	for _, r := range cfg.Dev.Repos {
@@ -81,6 +98,32 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	return h, nil
 }
 
+// encryptionKeys are the keys of the config, checked.
+func encryptionKeys(cfg config.Hub) (seal.Keys, error) {
+	found, err := cfg.Keys()
+	if err != nil {
+		return seal.Keys{}, usageError{err}
+	}
+	given := make([]seal.Given, len(found))
+	for i, k := range found {
+		given[i] = seal.Given{Text: k.Text.Reveal(), From: k.From}
+	}
+	keys, err := seal.ParseKeys(given...)
+	if err != nil {
+		return seal.Keys{}, usageError{err}
+	}
+	return keys, nil
+}
+
+// hubName is how operators tell this Hub from others on its database.
+func hubName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	return fmt.Sprintf("%s (process %d)", host, os.Getpid())
+}
+
 func onLoopback(a net.Addr) bool {
 	t, ok := a.(*net.TCPAddr)
 	return ok && t.IP.IsLoopback()
@@ -93,6 +136,9 @@ func (h *hub) run(ctx context.Context) error {
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- h.server.Serve(h.listener) }()
+	known, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
+	kept := make(chan struct{})
+	go func() { h.seal.Keep(known); close(kept) }()
 	h.log.Info().Str("url", h.url).Msg("the Hub serves")
 	var err error
 	select {
@@ -106,5 +152,7 @@ func (h *hub) run(ctx context.Context) error {
 	if e := h.server.Shutdown(grace); e != nil {
 		err = errors.Join(err, h.server.Close())
 	}
+	stopKeeping()
+	<-kept
 	return errors.Join(err, h.db.Close())
 }

@@ -28,6 +28,9 @@ type Hub struct {
 	TestDeadline time.Duration `yaml:"test_deadline"`
 	IdleAfter    time.Duration `yaml:"idle_after"`
 	SessionDisk  envspec.Size  `yaml:"session_disk"`
+
+	EncryptionKeys    Secrets `yaml:"encryption_keys"`
+	EncryptionKeyFile string  `yaml:"encryption_key_file"`
 }
 
 // DefaultHub is what holds where neither file nor environment says otherwise.

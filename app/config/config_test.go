@@ -3,6 +3,7 @@ package config_test
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -55,7 +56,7 @@ func TestEmptyFileKeepsDefaults(t *testing.T) {
 	if err := config.Load(write(t, "\n"), &f); err != nil {
 		t.Fatal(err)
 	}
-	if f.Hub != config.DefaultHub() {
+	if !reflect.DeepEqual(f.Hub, config.DefaultHub()) {
 		t.Fatalf("got %+v", f.Hub)
 	}
 }
