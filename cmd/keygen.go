@@ -21,7 +21,7 @@ host. Without the key the values are lost, and a Hub that lacks a key which is i
 To change the key, so that every value can be read at every moment:
   1. add the new key at the end of the list, on every Hub of the database, and restart each of them
   2. put it first in the list, on every Hub, and restart each: what is saved now is encrypted with it
-  3. encrypt everything else anew; only then may the old key leave the lists`,
+  3. claude-hub secrets-rotate encrypts everything else anew; the old key may leave the lists once it says so`,
 		Example: "  claude-hub keygen\n  (umask 077; claude-hub keygen > /etc/claude-hub/keys)",
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(c.OutOrStdout(), seal.NewKey())

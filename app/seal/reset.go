@@ -16,9 +16,10 @@ type Cleared struct {
 
 // ClearedColumn counts the values of one column.
 type ClearedColumn struct {
-	Table, Column string
-	Lost          int64 // their key is not configured
-	Damaged       int64 // their key is configured, and does not open them
+	Table   string `json:"table"`
+	Column  string `json:"column"`
+	Lost    int64  `json:"lost"`    // their key is not configured
+	Damaged int64  `json:"damaged"` // their key is configured, and does not open them
 }
 
 func (c ClearedColumn) String() string {
@@ -32,6 +33,9 @@ func (c Cleared) Values() (n int64) {
 	}
 	return n
 }
+
+// Nothing says that there was nothing to do.
+func (c Cleared) Nothing() bool { return c.Values() == 0 && len(c.Keys)+len(c.Mended) == 0 }
 
 // Reset clears the values that the configured keys don't open, and only those: the sealed column and its key column
 // become NULL, LostAt the time; the row stays (ADR 0009 "A lost key"). Afterwards Check succeeds. It is one transaction;
@@ -53,7 +57,7 @@ func (s *Service) Reset(ctx context.Context, dryRun bool, record func(*store.Tx,
 		if done, err = s.reset(tx, true); err != nil {
 			return err
 		}
-		if done.Values() == 0 && len(done.Keys)+len(done.Mended) == 0 {
+		if done.Nothing() {
 			return nil
 		}
 		return record(tx, done)
