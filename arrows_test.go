@@ -12,13 +12,14 @@ const module = "github.com/claude-hub/claude-hub/"
 // arrows says which of our packages a package may import (docs/architecture.md). A folder speaks for what is below it
 // unless that has a line of its own. Test code is free.
 var arrows = map[string]string{
-	"store":          "",
-	"envspec":        "",
-	"envspec/lint":   "envspec",
-	"runner/redact":  "",
-	"runner/wire":    "",
-	"runner/sandbox": "",
-	"runner/agent":   "",
+	"store":            "",
+	"envspec":          "",
+	"envspec/importer": "envspec",
+	"envspec/lint":     "envspec",
+	"runner/redact":    "",
+	"runner/wire":      "",
+	"runner/sandbox":   "",
+	"runner/agent":     "",
 
 	"app/fault":       "",
 	"app/config":      "app/github envspec",

@@ -21,7 +21,7 @@ func envCommand() *cobra.Command {
 		Long:    "A Repo's one Environment: the recipe its Sandboxes are built from.",
 		Example: "  claude-hub env validate\n  claude-hub env test --repo acme/rocket --runner local -f .claude-hub/environment.yml\n  claude-hub env apply --repo acme/rocket -m \"node 22\"",
 	}
-	c.AddCommand(envValidateCommand(), envSchemaCommand(), envFmtCommand(), envShowCommand(), envSaveCommand(), envTestCommand(), envApplyCommand(), envVersionsCommand())
+	c.AddCommand(envValidateCommand(), envSchemaCommand(), envFmtCommand(), envImportCommand(), envShowCommand(), envSaveCommand(), envTestCommand(), envApplyCommand(), envVersionsCommand())
 	return c
 }
 
