@@ -119,7 +119,7 @@ func Import(repo fs.FS, from string) (Proposal, error) {
 	}
 	c := collector{&out, main.file, main.format.reasons}
 	for _, child := range main.root.children {
-		c.walk(child, "", false)
+		c.walk(child, "", false, false)
 	}
 	for i, s := range sources {
 		if i != chosen {
@@ -226,12 +226,16 @@ var each = map[string]bool{"features": true, "mounts": true, "runArgs": true, "c
 // secret are the keys whose values are not told.
 var secret = map[string]bool{"remoteEnv": true, "containerEnv": true, "env": true, "secrets": true}
 
-func (c collector) walk(n *node, above string, hidden bool) {
+func (c collector) walk(n *node, above string, inList, hidden bool) {
 	key := n.name
-	if above != "" {
-		if key = above + "." + n.name; strings.HasPrefix(n.name, "[") {
-			key = above + n.name
-		}
+	if key == "" {
+		key = `""`
+	}
+	switch {
+	case inList:
+		key = above + key
+	case above != "":
+		key = above + "." + key
 	}
 	hidden = hidden || secret[n.name]
 	switch {
@@ -244,7 +248,7 @@ func (c collector) walk(n *node, above string, hidden bool) {
 			if child.why == "" && n.why != "" {
 				child.why = n.why
 			}
-			c.walk(child, key, hidden)
+			c.walk(child, key, n.kind == list, hidden)
 		}
 	default:
 		item := Item{File: c.file, Key: key, Why: c.reason(n, key)}

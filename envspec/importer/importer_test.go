@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -309,22 +310,29 @@ func keysOf(t *testing.T, file string, b []byte) (keys []string) {
 		}
 		v = map[string]any{"tools": tools}
 	default:
-		err = yaml.Unmarshal(b, &v)
+		var doc yaml.Node
+		if err = yaml.Unmarshal(b, &doc); err == nil && doc.Kind != 0 {
+			v = asJSON(&doc)
+		}
 	}
 	if err != nil {
 		return nil // another reader is stricter: nothing to compare with
 	}
 	var walk func(key string, v any)
 	walk = func(key string, v any) {
-		join := func(name string) string { return strings.TrimPrefix(key+"."+name, ".") }
+		join := func(name string) string {
+			if name == "" {
+				name = `""`
+			}
+			if key == "" {
+				return name
+			}
+			return key + "." + name
+		}
 		switch v := v.(type) {
 		case map[string]any:
 			for name, child := range v {
 				walk(join(name), child)
-			}
-		case map[any]any:
-			for name, child := range v {
-				walk(join(fmt.Sprint(name)), child)
 			}
 		case []string:
 			for i := range v {
@@ -340,6 +348,29 @@ func keysOf(t *testing.T, file string, b []byte) (keys []string) {
 	}
 	walk("", v)
 	return keys
+}
+
+// asJSON is a YAML document as JSON would have it, with each key as it is written.
+func asJSON(n *yaml.Node) any {
+	switch n.Kind {
+	case yaml.DocumentNode:
+		return asJSON(n.Content[0])
+	case yaml.AliasNode:
+		return asJSON(n.Alias)
+	case yaml.MappingNode:
+		out := map[string]any{}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			out[n.Content[i].Value] = asJSON(n.Content[i+1])
+		}
+		return out
+	case yaml.SequenceNode:
+		out := make([]any, len(n.Content))
+		for i := range n.Content {
+			out[i] = asJSON(n.Content[i])
+		}
+		return out
+	}
+	return n.Value
 }
 
 func TestValuesOfVariablesAreNotTold(t *testing.T) {
@@ -456,9 +487,10 @@ func FuzzImport(f *testing.F) {
 			f.Add(byte(i), []byte(e.text))
 		}
 	}
-	for _, s := range []string{`{"a":1,}`, "{/*", `{"image":"\ud800"}`, `{"postCreateCommand":"\u202e'"}`, "{\"features\": {\"docker\": null}}//", `{"": {"": []}}`} {
+	for _, s := range []string{`{"a":1,}`, "{/*", `{"image":"\ud800"}`, `{"postCreateCommand":"\u202e'"}`, "{\"features\": {\"docker\": null}}//", `{"": {"": [], "0": ""}}`, `{"a": {"[0]": 1}, "[0]": [1]}`} {
 		f.Add(byte(0), []byte(s))
 	}
+	f.Add(byte(3), []byte("? [a]\n: {b: 1}\n?\n1_0: ~\n<<: {c: 1}\n"))
 	f.Fuzz(func(t *testing.T, kind byte, b []byte) {
 		file := kinds[int(kind)%len(kinds)]
 		p, err := Import(repo(file, string(b)), "")
@@ -471,4 +503,64 @@ func FuzzImport(f *testing.F) {
 			t.Fatalf("%q can't be read, and nothing says so: %+v", b, p)
 		}
 	})
+}
+
+// A dev container's file is read as JSON is, once its comments and trailing commas are gone.
+func FuzzJSONC(f *testing.F) {
+	for _, e := range examples {
+		if strings.HasSuffix(e.file, ".json") {
+			f.Add([]byte(e.text))
+		}
+	}
+	for _, s := range []string{"{/*", "//\n{}", `{"a": [1, 2.5e3, null, true, "\ud800\u0041", {},], /* "b": 1 */}`, `{"a": "// no comment"}`, `{"a":1,,}`, "\ufeff{}", `{"a": 1} {"b": 2}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		n, err := parseJSONC(b)
+		plain, wrong := hujson.Standardize([]byte(strings.TrimPrefix(string(b), "\ufeff")))
+		if err != nil {
+			if wrong == nil && !errors.Is(err, errLarge) {
+				t.Fatalf("%q is refused: %v", b, err)
+			}
+			return
+		}
+		var want any
+		d := json.NewDecoder(strings.NewReader(string(plain)))
+		d.UseNumber()
+		if err := errors.Join(wrong, d.Decode(&want)); err != nil {
+			t.Fatalf("%q is read, and is not JSON: %v", b, err)
+		}
+		if got := plainly(n); !reflect.DeepEqual(got, want) {
+			t.Fatalf("%q is read as %v, want %v", b, got, want)
+		}
+	})
+}
+
+// plainly is a tree as encoding/json has it.
+func plainly(n *node) any {
+	switch n.kind {
+	case group:
+		out := map[string]any{}
+		for _, c := range n.children {
+			out[c.name] = plainly(c)
+		}
+		return out
+	case list:
+		out := make([]any, len(n.children))
+		for i, c := range n.children {
+			out[i] = plainly(c)
+		}
+		return out
+	case text:
+		return n.value
+	case null:
+		return nil
+	}
+	switch n.value {
+	case "true":
+		return true
+	case "false":
+		return false
+	}
+	return json.Number(n.value)
 }
