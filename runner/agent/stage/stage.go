@@ -192,6 +192,7 @@ func execute(rq Request) Report {
 		worst.Subject = rq.Names[0]
 	}
 	env := texts(rq.Env)
+	defaultSignals()
 	for _, name := range texts(rq.Names) {
 		for _, path := range candidates(name, string(rq.Path)) {
 			argv := texts(rq.Argv)
