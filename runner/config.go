@@ -38,7 +38,8 @@ type Config struct {
 	Quiet time.Duration `yaml:"quiet"`
 	// Runtime is the OCI runtime: a name on PATH or a path. Default runc.
 	Runtime string `yaml:"runtime"`
-	// RunDir holds what lives as long as the host's boot. Default /run/claude-hub.
+	// RunDir holds what lives as long as the host's boot. Default /run/claude-hub, with an ending of its own for another data
+	// folder than the default one.
 	RunDir string        `yaml:"run_dir"`
 	Images ImagesConfig  `yaml:"images"`
 	Net    NetworkConfig `yaml:"network"`

@@ -5,7 +5,10 @@
 package runner
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -147,8 +150,20 @@ func (r *Runner) open(dir string) error {
 	return nil
 }
 
+// defaultData is the data folder whose engine has the plain run_dir.
+const defaultData = "/var/lib/claude-hub"
+
+// runDir keeps Runners on different data folders of one host apart: each finds only its own Sandboxes and mounts.
+func runDir(engineDir string) string {
+	if engineDir == filepath.Join(Folder(defaultData), "engine") {
+		return "/run/claude-hub"
+	}
+	sum := sha256.Sum256([]byte(engineDir))
+	return "/run/claude-hub-" + hex.EncodeToString(sum[:4])
+}
+
 func (r *Runner) engineConfig(dir string) (oci.Config, error) {
-	c := oci.Config{Dir: dir, RunDir: r.cfg.RunDir, Runtime: r.cfg.Runtime, Agent: r.cfg.Agent,
+	c := oci.Config{Dir: dir, RunDir: cmp.Or(r.cfg.RunDir, runDir(dir)), Runtime: r.cfg.Runtime, Agent: r.cfg.Agent,
 		LowWater: int64(r.cfg.LowWater), Log: r.log}
 	var err error
 	if r.cfg.Net.Pool != "" {

@@ -22,7 +22,7 @@ type Engine struct {
 	cfg      Config
 	tag      string
 	lowWater int64
-	lockFile *os.File
+	locked   []*os.File
 	cgroups  *cgroups
 	firewall *firewall
 	dns      *forwarder
@@ -145,26 +145,44 @@ func (e *Engine) prepare() error {
 	return nil
 }
 
-// lock keeps a second engine out of the data folder. It ends with the process, however that ends.
+// lock keeps a second engine out of the data folder and out of the runtime folder. It ends with the process, however that ends.
 func (e *Engine) lock() error {
-	f, err := os.OpenFile(filepath.Join(e.cfg.Dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	for what, dir := range map[string]string{"data": e.cfg.Dir, "runtime": e.cfg.RunDir} {
+		f, err := lockFolder(dir)
+		if err != nil {
+			return errors.Join(fmt.Errorf("the %s folder %s is used by another Runner on this host: %w", what, dir, err), e.unlock())
+		}
+		e.locked = append(e.locked, f)
+	}
+	return nil
+}
+
+func lockFolder(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	// A child that a killed Runner was just forking holds the lock until it has become its program.
 	deadline := time.Now().Add(2 * time.Second)
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			e.lockFile = f
-			return nil
+			return f, nil
 		}
 		if time.Now().After(deadline) {
-			f.Close()
-			return fmt.Errorf("the data folder %s is used by another Runner on this host: %w", e.cfg.Dir, err)
+			return nil, errors.Join(err, f.Close())
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+func (e *Engine) unlock() error {
+	var errs []error
+	for _, f := range e.locked {
+		errs = append(errs, f.Close())
+	}
+	e.locked = nil
+	return errors.Join(errs...)
 }
 
 // adopt takes over every ready boot whose PID 1 still runs, and names the others.
@@ -202,12 +220,7 @@ func (e *Engine) Close() error {
 	if e.dns != nil {
 		e.dns.stopAll()
 	}
-	f := e.lockFile
-	e.lockFile = nil
-	if f == nil {
-		return nil
-	}
-	return f.Close()
+	return e.unlock()
 }
 
 // Teardown takes away what the engine made on the host for itself: table, mounts, runtime folder. The data folder stays.

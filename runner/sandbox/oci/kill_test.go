@@ -113,9 +113,17 @@ func TestSandboxesOutliveAKilledRunner(t *testing.T) {
 	r.line()
 	up := r.line()
 	// Nobody else gets at the data folder meanwhile.
-	if e2, err := Open(Config{Dir: o.Dir, RunDir: o.RunDir, Agent: []string{os.Args[0], "agent"}, Log: zerolog.Nop()}); err == nil {
-		_ = e2.Close()
-		t.Error("two engines opened one data folder")
+	for _, c := range []Config{
+		{Dir: o.Dir, RunDir: o.RunDir}, {Dir: t.TempDir(), RunDir: o.RunDir}, {Dir: o.Dir, RunDir: testRunDir()},
+	} {
+		c.Agent, c.Log = []string{os.Args[0], "agent"}, zerolog.Nop()
+		if e2, err := Open(c); err == nil {
+			e2.Close()
+			t.Fatalf("a second engine opened %s and %s, which are in use", c.Dir, c.RunDir)
+		}
+		if c.RunDir != o.RunDir {
+			_ = os.RemoveAll(c.RunDir)
+		}
 	}
 	r.kill()
 
