@@ -2,6 +2,7 @@ package cmd
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -52,7 +53,7 @@ func (f *configFlags) load() (fileConfig, error) {
 	cfg := fileConfig{Hub: config.DefaultHub(), Runner: runner.DefaultConfig()}
 	err := config.Load(f.file, &cfg)
 	if err == nil {
-		err = cfg.Dev.Check()
+		err = errors.Join(cfg.Hub.Check(), cfg.Dev.Check())
 	}
 	if err != nil {
 		return cfg, usageError{err}

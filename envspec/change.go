@@ -33,9 +33,9 @@ var fields = []struct {
 }
 
 var consequences = map[Affects]string{
-	Build:   "This needs a passing Test build. Once applied, each Runner makes a new build, and Sessions move to it at their next wake or Restart.",
-	Test:    "This needs a passing Test build. Builds stay as they are; Sessions run it at their next start, wake or Restart.",
-	Nothing: "This applies without a Test build; Sessions get it at their next start, wake or Restart.",
+	Build:   "This needs a passing Test build. Once applied, each Runner makes a new build, and Sessions move to it at their next wake.",
+	Test:    "This needs a passing Test build. Builds stay as they are; Sessions run it at their next start or wake.",
+	Nothing: "This applies without a Test build; Sessions get it at their next start or wake.",
 }
 
 // Change is one field that differs between two Specs.

@@ -86,7 +86,7 @@ func (l Limits) Cut(s Spec) (Spec, []string) {
 	var notes []string
 	if l.CPU > 0 && (s.CPU == 0 || s.CPU > l.CPU) {
 		if s.CPU > 0 {
-			notes = append(notes, fmt.Sprintf("asked %s, runner %s gives %s", cpus(s.CPU), l.Runner, FormatCPU(l.CPU)))
+			notes = append(notes, fmt.Sprintf("asked %s, runner %s gives %s", CPUs(s.CPU), l.Runner, FormatCPU(l.CPU)))
 		}
 		s.CPU = l.CPU
 	}
@@ -100,7 +100,8 @@ func (l Limits) Cut(s Spec) (Spec, []string) {
 	return s, notes
 }
 
-func cpus(c float64) string {
+// CPUs says a number of CPUs in a sentence.
+func CPUs(c float64) string {
 	if c == 1 {
 		return "1 CPU"
 	}

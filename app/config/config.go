@@ -33,6 +33,22 @@ type Hub struct {
 	EncryptionKeyFile string  `yaml:"encryption_key_file"`
 }
 
+// leastSessionDisk is room for a root filesystem's changes and a small clone.
+const leastSessionDisk = 256 << 20
+
+// Check refuses values that could only fail later, in front of somebody else.
+func (h Hub) Check() error {
+	switch {
+	case h.SessionDisk < leastSessionDisk:
+		return fmt.Errorf("hub.session_disk is %d bytes: write at least 256MiB, with its unit", h.SessionDisk)
+	case h.LogLimit < 1<<20:
+		return fmt.Errorf("hub.log_limit is %d bytes: write at least 1MiB, with its unit", h.LogLimit)
+	case h.TestDeadline < time.Minute || h.IdleAfter < time.Second:
+		return fmt.Errorf("hub.test_deadline is at least 1m and hub.idle_after at least 1s, not %s and %s", h.TestDeadline, h.IdleAfter)
+	}
+	return nil
+}
+
 // DefaultHub is what holds where neither file nor environment says otherwise.
 func DefaultHub() Hub {
 	return Hub{

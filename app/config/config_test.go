@@ -88,3 +88,22 @@ func TestReposOfTheConfigAreTheirOwn(t *testing.T) {
 		}
 	}
 }
+
+func TestHubCheckRefusesWhatCouldOnlyFailLater(t *testing.T) {
+	t.Parallel()
+	if err := config.DefaultHub().Check(); err != nil {
+		t.Fatalf("the defaults: %v", err)
+	}
+	for says, change := range map[string]func(*config.Hub){
+		"hub.session_disk":  func(h *config.Hub) { h.SessionDisk = 20 }, // meant as GiB
+		"hub.log_limit":     func(h *config.Hub) { h.LogLimit = 0 },
+		"hub.test_deadline": func(h *config.Hub) { h.TestDeadline = 0 },
+		"hub.idle_after":    func(h *config.Hub) { h.IdleAfter = -time.Minute },
+	} {
+		h := config.DefaultHub()
+		change(&h)
+		if err := h.Check(); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("want an error about %s, got %v", says, err)
+		}
+	}
+}
