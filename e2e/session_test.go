@@ -30,6 +30,17 @@ func (s *story) becomes(id, state string, limit time.Duration) {
 	})
 }
 
+// logs waits until a Session's log has what so many times: it is shipped a little behind what runs.
+func (s *story) logs(id, what string, times int) {
+	s.t.Helper()
+	s.Eventually(20*time.Second, "the Session's log is there", func() error {
+		if log := s.OK("session", "logs", id); strings.Count(log, what) != times {
+			return fmt.Errorf("want %q %d times in:\n%s", what, times, log)
+		}
+		return nil
+	})
+}
+
 func (s *story) applied(image, bootstrap, start string) {
 	s.t.Helper()
 	s.OK("env", "test", "--repo", s.Repo, "--runner", "r1", "-f", s.document(image, bootstrap, start))
@@ -62,16 +73,13 @@ func TestASecondRunnerBuildsLazilyAndAFailedBuildCanBeRetried(t *testing.T) {
 	if sn := s.session(id); sn.State != "failed" || sn.Runner.Name != "r2" || sn.Detail.Failure == nil {
 		t.Fatalf("failed with its reason: %+v", sn)
 	}
-	s.contains(s.OK("session", "logs", id), "failed:")
+	s.logs(id, "failed:", 1)
 	s.wants(s.CLI("session", "wake", id), 1, "", "failed")
 
 	s.RegistryDown.Store(false)
 	s.wants(s.CLI("session", "retry", id), 0, "", "is running")
 	s.wants(s.CLI("session", "exec", id, "--", "cat", "/opt/made"), 0, "made by the bootstrap\n", "")
-	log := s.OK("session", "logs", id)
-	if strings.Count(log, "made by the bootstrap") != 2 { // once by tee in the build, once by the start script
-		t.Errorf("the log of the lazy build stands in the Session's:\n%s", log)
-	}
+	s.logs(id, "made by the bootstrap", 2)                       // once by tee in the lazy build, once by the start script
 	s.OK("session", "start", "--repo", s.Repo, "--runner", "r1") // from the tested snapshot: nothing is pulled or built
 	s.OK("session", "start", "--repo", s.Repo, "--runner", "r2")
 }

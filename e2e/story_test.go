@@ -144,7 +144,7 @@ func (s *story) aSessionRunsCommands(id string) {
 	s.wants(exec("no-such-command"), 125, "", "no-such-command")
 	s.wants(s.CLIWith("to be\nor not\n", "session", "exec", "-i", id, "--", "wc", "-l"), 0, "2", "")
 	s.wants(s.CLIWith("echo from a shell; exit 4\n", "session", "shell", id), 4, "from a shell", "")
-	s.contains(s.OK("session", "logs", id), "tool one")
+	s.logs(id, "tool one", 1)
 	s.wants(s.CLI("session", "exec", "00000000", "--", "true"), 125, "", "no Session")
 }
 
