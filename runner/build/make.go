@@ -126,6 +126,8 @@ func (b *Builder) bootstrap(ctx context.Context, j *Job, spec envspec.Spec, img 
 		j.Track.Skip(wire.PhaseBootstrap, "no bootstrap script")
 		return b.rested(j)
 	}
+	done, flushed := b.flush(ctx, b.disk(box, b.cfg.BuildDisk))
+	defer flushed()
 	env := b.Env(img.Config, "DEBIAN_FRONTEND=noninteractive", "HOME=/root")
 	exit, err := b.RunScript(ctx, s, j.Log, wire.PhaseBootstrap, j.Marks.Boot, Script(BootstrapID, "bootstrap", spec.Bootstrap, env, "/", "0"))
 	if err != nil {
@@ -135,6 +137,7 @@ func (b *Builder) bootstrap(ctx context.Context, j *Job, spec envspec.Spec, img 
 		j.Track.Fail(wire.PhaseBootstrap, "", &exit.Code)
 		return f
 	}
+	done()
 	if err := b.settle(ctx, j, c, img); err != nil {
 		return err
 	}
@@ -183,7 +186,7 @@ func (b *Builder) bootForBuild(ctx context.Context, j *Job, spec sandbox.Spec, b
 	if err != nil {
 		return nil, nil, cause(ctx, err)
 	}
-	j.Log.Mark("bootstrap: as root, %s CPUs and %s of memory", trimFloat(spec.Limits.CPU), Bytes(spec.Limits.Memory))
+	j.Log.Mark("bootstrap: as root, %s and %s of memory", envspec.CPUs(spec.Limits.CPU), Bytes(spec.Limits.Memory))
 	j.Marks.Script, j.Marks.Boot = BootstrapID, h.BootID
 	return s, c, j.Save()
 }
@@ -299,8 +302,4 @@ func took(d time.Duration) string {
 		return fmt.Sprintf("%d s", int(d.Seconds()))
 	}
 	return fmt.Sprintf("%d min %d s", int(d.Minutes()), int(d.Seconds())%60)
-}
-
-func trimFloat(f float64) string {
-	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.2f", f), "0"), ".")
 }

@@ -59,6 +59,10 @@ type Engine interface {
 	// a Sandbox uses the disk.
 	Unmount(ctx context.Context, d Disk) error
 
+	// Flush brings what was written to a mounted disk to the host's storage, and returns when it is there. It stops nothing:
+	// a build calls it now and then, so that its snapshot has little left to wait for.
+	Flush(ctx context.Context, d Disk) error
+
 	// DeleteDisk unmounts and deletes a disk and all that is on it. The error is ErrRunning while a Sandbox uses it.
 	DeleteDisk(ctx context.Context, d Disk) error
 }

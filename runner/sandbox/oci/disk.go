@@ -226,6 +226,20 @@ func (e *Engine) unmountDisk(path string) error {
 	return nil
 }
 
+// Flush is sandbox.Engine's.
+func (e *Engine) Flush(_ context.Context, d sandbox.Disk) error {
+	defer e.disks.locks.lock(d.Path)() // an open folder would keep the disk from being unmounted
+	dir := e.diskMount(d.Path)
+	if mounted, err := isMountpoint(dir); err != nil || !mounted {
+		return err
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
+}
+
 // DeleteDisk is sandbox.Engine's.
 func (e *Engine) DeleteDisk(_ context.Context, d sandbox.Disk) error {
 	defer e.disks.locks.lock(d.Path)()
