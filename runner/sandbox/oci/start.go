@@ -90,18 +90,15 @@ func (e *Engine) boot(ctx context.Context, id sandbox.ID, s sandbox.Spec) (*box,
 	if boot.Process, err = identify(pid); err != nil {
 		return nil, fmt.Errorf("the Sandbox %s ended right after its boot: %w", id, err)
 	}
-	if err := e.cgroups.divide(id, pid, p.disk.IDBase, s.Limits); err != nil {
-		return nil, fmt.Errorf("the limits of the Sandbox %s can't be set: %w", id, err)
+	// Its limits and its network have nothing to do with each other, and a person waits for both.
+	attached := make(chan error, 1)
+	go func() { attached <- e.connect(pid, boot.Net) }()
+	err = e.cgroups.divide(id, pid, p.disk.IDBase, s.Limits)
+	if err != nil {
+		err = fmt.Errorf("the limits of the Sandbox %s can't be set: %w", id, err)
 	}
-	if boot.Net != nil {
-		if err := e.attach(pid, boot.Net); err != nil {
-			return nil, err
-		}
-		if boot.Net.Forward {
-			if err := e.dns.start(boot.Net); err != nil {
-				return nil, err
-			}
-		}
+	if err := errors.Join(err, <-attached); err != nil {
+		return nil, err
 	}
 	err = <-synced
 	synced = nil
@@ -123,6 +120,17 @@ func (e *Engine) boot(ctx context.Context, id sandbox.ID, s sandbox.Spec) (*box,
 		e.disks.tidying(s.Disk.Path).Go(func() { trim(p.disk.Folder) })
 	}
 	return b, nil
+}
+
+// connect gives the Sandbox of this PID 1 its network; a nil lease is none.
+func (e *Engine) connect(pid int, l *lease) error {
+	if l == nil {
+		return nil
+	}
+	if err := e.attach(pid, l); err != nil || !l.Forward {
+		return err
+	}
+	return e.dns.start(l)
 }
 
 // syncStart makes durable what must be found again after a power cut: the record of id, and which base its root
