@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -44,9 +43,6 @@ var result tally
 func TestMain(m *testing.M) {
 	flag.Parse()
 	code := m.Run()
-	if result.binary != "" && os.Getenv("CLAUDE_HUB_BINARY") == "" {
-		_ = os.RemoveAll(filepath.Dir(result.binary))
-	}
 	if result.lost+result.doubled+result.stuck > 0 && code == 0 {
 		code = 1
 	}
@@ -58,7 +54,6 @@ func TestMain(m *testing.M) {
 type tally struct {
 	mu                           sync.Mutex
 	rounds, lost, doubled, stuck int
-	binary                       string
 }
 
 func (y *tally) count(t testing.TB, n *int, kind, format string, a ...any) {
@@ -121,7 +116,6 @@ func begin(ctx context.Context, t *testing.T) *kills {
 		url = storetest.PostgreSQL(t)
 	}
 	w := world.New(t, world.Options{Database: url, Hub: map[string]string{"session_disk": "2GiB"}, Runner: map[string]string{"build_disk": "2GiB"}})
-	result.binary = w.Binary
 	c, err := client.New(w.URL, w.Token, nil)
 	if err != nil {
 		t.Fatal(err)
