@@ -30,7 +30,7 @@ func logLines(size int) []byte {
 		case 4:
 			fmt.Fprintf(&b, " \x1b[32m✓\x1b[0m renders the list of %d items \x1b[2m(%d ms)\x1b[0m\n", r.IntN(99), r.IntN(999))
 		case 5:
-			fmt.Fprintf(&b, "Get:%d http://deb.debian.org/debian bookworm/main amd64 libx%d-dev amd64 1:%d.%d-1 [%d kB]\n",
+			fmt.Fprintf(&b, "Get:%d http://mirror.example/debian bookworm/main amd64 libx%d-dev amd64 1:%d.%d-1 [%d kB]\n",
 				r.IntN(900), r.IntN(99), r.IntN(9), r.IntN(99), r.IntN(9999))
 		case 6:
 			fmt.Fprintf(&b, "{\"level\":\"info\",\"ts\":%d.%06d,\"msg\":\"request done\",\"trace\":\"%032x\"}\n",

