@@ -19,7 +19,7 @@ run: deps-run build ## install what the host lacks, build, and start a Hub and a
 build: ## build the one static binary
 	@go build -ldflags "-X github.com/claude-hub/claude-hub/cmd.version=$(VERSION)" -o $(BINARY) .
 
-test: deps-test lint build ## all tests, a short e2e and a short kill test included (about 20 minutes on two cores)
+test: deps-test lint build ## all tests, a short e2e and a short kill test included (five minutes on two cores, ten the first time)
 	@go run $(GOTESTSUM) --format pkgname-and-test-fails -- -timeout 25m -p 2 ./...
 
 lint: ## gofmt, go vet, staticcheck

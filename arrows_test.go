@@ -32,7 +32,7 @@ var arrows = map[string]string{
 	"app/session":     "store app/access app/github app/environment app/fleet app/audit app/fault runner/wire",
 
 	"handlers":           "store envspec app/fault app/access app/environment app/session app/fleet handlers/request handlers/api handlers/web handlers/runnerapi",
-	"handlers/request":   "",
+	"handlers/request":   "app/fault",
 	"handlers/runnerapi": "store app/fleet app/fault runner/wire",
 	"handlers/api":       "handlers/request store envspec app/fault app/github app/access app/environment app/session app/fleet runner/wire",
 	"handlers/web":       "handlers/request store envspec app/fault app/github app/access app/environment app/session app/fleet runner/wire",

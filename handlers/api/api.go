@@ -135,23 +135,6 @@ func (a *api) granted(h func(http.ResponseWriter, *http.Request, access.Grant) e
 	})
 }
 
-// status of a code; schema.Error documents it.
-func status(code fault.Code) int {
-	switch code {
-	case fault.NotFound:
-		return http.StatusNotFound
-	case fault.Invalid:
-		return http.StatusUnprocessableEntity
-	case fault.Conflict, fault.Refused:
-		return http.StatusConflict
-	case fault.Unauthorized:
-		return http.StatusUnauthorized
-	case fault.Unavailable:
-		return http.StatusServiceUnavailable
-	}
-	return http.StatusInternalServerError
-}
-
 // fail answers err. What is no fault is logged and answered without its text.
 func fail(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
@@ -162,7 +145,7 @@ func fail(w http.ResponseWriter, r *http.Request, err error) {
 		request.Log(r.Context()).Error().Err(err).Msg("internal error")
 		f.Message = cmp.Or(store.Trouble(err), f.Message)
 	}
-	body := schema.Error{Status: status(f.Code), Detail: f.Message, Code: f.Code, Fields: f.Fields}
+	body := schema.Error{Status: request.Status(f.Code), Detail: f.Message, Code: f.Code, Fields: f.Fields}
 	var b *badRequest
 	if errors.As(err, &b) {
 		body.Status = b.status

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/claude-hub/claude-hub/app/fault"
 )
 
 // Header carries the request's id in every answer.
@@ -53,4 +55,21 @@ func Wait(r *http.Request) time.Duration {
 // input: a command line can be read by every process of the host.
 func RegisterCommand(public *url.URL, token string) string {
 	return "echo " + token + " | claude-hub runner register --hub " + public.Scheme + "://" + public.Host
+}
+
+// Status is the HTTP status of a fault's code; schema.Error documents the table.
+func Status(code fault.Code) int {
+	switch code {
+	case fault.NotFound:
+		return http.StatusNotFound
+	case fault.Invalid:
+		return http.StatusUnprocessableEntity
+	case fault.Conflict, fault.Refused:
+		return http.StatusConflict
+	case fault.Unauthorized:
+		return http.StatusUnauthorized
+	case fault.Unavailable:
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
 }

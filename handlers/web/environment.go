@@ -11,6 +11,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/environment"
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/envspec"
+	"github.com/claude-hub/claude-hub/handlers/request"
 )
 
 type environmentPage struct {
@@ -134,7 +135,7 @@ func (w *Web) notSaved(rw http.ResponseWriter, r *http.Request, g access.Grant, 
 			p.Base, p.Theirs = p.Draft.Revision, differing(typed, formOf(p.Draft.Spec))
 		}
 	}
-	return w.render(rw, r, status(f.Code), "environment", p)
+	return w.render(rw, r, request.Status(f.Code), "environment", p)
 }
 
 // differing is what theirs says where it isn't what mine does.
@@ -167,7 +168,7 @@ func (w *Web) apply(rw http.ResponseWriter, r *http.Request, g access.Grant) err
 		p.Apply = Form{Values: map[string]string{"message": message}}
 		p.Apply.take(f, "message")
 		p.Refresh = 0
-		return w.render(rw, r, status(f.Code), "environment", p)
+		return w.render(rw, r, request.Status(f.Code), "environment", p)
 	}
 	if err != nil {
 		return err

@@ -70,7 +70,7 @@ func (w *Web) revokeRunner(rw http.ResponseWriter, r *http.Request, who access.P
 	if errors.As(err, &f) {
 		p := runnersPage{}
 		p.Alert = f.Message
-		return w.showRunners(rw, r, status(f.Code), p)
+		return w.showRunners(rw, r, request.Status(f.Code), p)
 	}
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/handlers/request"
 	"github.com/claude-hub/claude-hub/runner/wire"
 )
 
@@ -110,7 +111,7 @@ func (w *Web) startSession(rw http.ResponseWriter, r *http.Request, g access.Gra
 	var f *fault.Error
 	if errors.As(err, &f) {
 		form.take(f, "runner", "branch", "work_branch")
-		return w.showSessions(rw, r, g, status(f.Code), form)
+		return w.showSessions(rw, r, g, request.Status(f.Code), form)
 	}
 	if err != nil {
 		return err
@@ -234,7 +235,7 @@ func (w *Web) changeSession(change func(context.Context, access.Grant, string) e
 		err := change(r.Context(), g, id)
 		var f *fault.Error
 		if errors.As(err, &f) && f.Code != fault.NotFound {
-			return w.showSession(rw, r, g, status(f.Code), f.Message)
+			return w.showSession(rw, r, g, request.Status(f.Code), f.Message)
 		}
 		if err != nil {
 			return err
@@ -330,7 +331,7 @@ func (w *Web) deleteSession(rw http.ResponseWriter, r *http.Request, g access.Gr
 		} else {
 			form.take(f, "confirm")
 		}
-		return w.showDelete(rw, r, g, status(f.Code), form)
+		return w.showDelete(rw, r, g, request.Status(f.Code), form)
 	}
 	if err != nil {
 		return err

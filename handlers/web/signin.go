@@ -8,6 +8,7 @@ import (
 
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/fault"
+	"github.com/claude-hub/claude-hub/handlers/request"
 )
 
 // cookie is the browser session's name. Over https the prefix has browsers bind it to this very host.
@@ -80,7 +81,7 @@ func (w *Web) signIn(rw http.ResponseWriter, r *http.Request) error {
 	if errors.As(err, &f) {
 		form := Form{Values: map[string]string{"login": login}}
 		form.take(f)
-		return w.showSignIn(rw, r, status(f.Code), back, form)
+		return w.showSignIn(rw, r, request.Status(f.Code), back, form)
 	}
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/environment"
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/handlers/request"
 	"github.com/claude-hub/claude-hub/runner/wire"
 )
 
@@ -137,7 +138,7 @@ func (w *Web) startTest(rw http.ResponseWriter, r *http.Request, g access.Grant)
 	var f *fault.Error
 	if errors.As(err, &f) {
 		form.take(f, "runner")
-		return w.showTests(rw, r, g, status(f.Code), form)
+		return w.showTests(rw, r, g, request.Status(f.Code), form)
 	}
 	if err != nil {
 		return err
@@ -315,7 +316,7 @@ func (w *Web) cancelTest(rw http.ResponseWriter, r *http.Request, g access.Grant
 	err := w.d.Environments.Cancel(r.Context(), g, id)
 	var f *fault.Error
 	if errors.As(err, &f) && f.Code != fault.NotFound {
-		return w.showTest(rw, r, g, status(f.Code), f.Message)
+		return w.showTest(rw, r, g, request.Status(f.Code), f.Message)
 	}
 	if err != nil {
 		return err

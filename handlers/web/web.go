@@ -167,22 +167,6 @@ func (w *Web) granted(h func(http.ResponseWriter, *http.Request, access.Grant) e
 	})
 }
 
-func status(code fault.Code) int {
-	switch code {
-	case fault.NotFound:
-		return http.StatusNotFound
-	case fault.Invalid:
-		return http.StatusUnprocessableEntity
-	case fault.Conflict, fault.Refused:
-		return http.StatusConflict
-	case fault.Unauthorized:
-		return http.StatusUnauthorized
-	case fault.Unavailable:
-		return http.StatusServiceUnavailable
-	}
-	return http.StatusInternalServerError
-}
-
 type errorPage struct {
 	Page
 	Status  int
@@ -199,7 +183,7 @@ func (w *Web) fail(rw http.ResponseWriter, r *http.Request, err error) {
 		request.Log(r.Context()).Error().Err(err).Msg("internal error")
 		f.Message = cmp.Or(store.Trouble(err), f.Message)
 	}
-	w.failWith(rw, r, status(f.Code), f.Message)
+	w.failWith(rw, r, request.Status(f.Code), f.Message)
 }
 
 func (w *Web) failWith(rw http.ResponseWriter, r *http.Request, status int, message string) {
