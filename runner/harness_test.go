@@ -58,6 +58,10 @@ type owner struct {
 	reports  map[string][]fleet.Report
 }
 
+func (o *owner) Values(context.Context, *store.Tx, fleet.Assignment) ([]*wire.Value, string, error) {
+	return nil, "", nil
+}
+
 func (o *owner) Payload(_ context.Context, _ *store.Tx, a fleet.Assignment) ([]byte, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

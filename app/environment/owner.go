@@ -56,6 +56,11 @@ func (s *Service) repo(tx *store.Tx, environment string) (access.Repo, error) {
 	return access.ReadRepo(tx, id)
 }
 
+// Values are those of the Spec's Variables.
+func (s *Service) Values(_ context.Context, tx *store.Tx, a fleet.Assignment) ([]*wire.Value, string, error) {
+	return nil, "", nil
+}
+
 // Observe takes a report of a Test build's Runner. A final state is reached once; what comes after it changes nothing.
 func (s *Service) Observe(_ context.Context, tx *store.Tx, a fleet.Assignment, r fleet.Report) error {
 	if r.State == wire.StateRemoved {

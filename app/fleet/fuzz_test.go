@@ -99,6 +99,9 @@ func FuzzRequests(f *testing.F) {
 
 type quiet struct{}
 
+func (quiet) Values(context.Context, *store.Tx, Assignment) ([]*wire.Value, string, error) {
+	return nil, "", nil
+}
 func (quiet) Payload(context.Context, *store.Tx, Assignment) ([]byte, error) { return nil, nil }
 func (quiet) Observe(context.Context, *store.Tx, Assignment, Report) error   { return nil }
 func (quiet) Lost(context.Context, *store.Tx, Assignment) error              { return nil }

@@ -182,6 +182,10 @@ func (o *owner) tell(tx *store.Tx, a Assignment, what string) error {
 	return err
 }
 
+func (o *owner) Values(_ context.Context, _ *store.Tx, a Assignment) ([]*wire.Value, string, error) {
+	return []*wire.Value{{Name: "NAME", Value: []byte("of " + a.Subject), Id: "v1"}}, "", nil
+}
+
 func (o *owner) Payload(_ context.Context, _ *store.Tx, a Assignment) ([]byte, error) {
 	return fmt.Appendf(nil, "%s/%d", a.Subject, a.Generation), nil
 }

@@ -190,9 +190,38 @@ func mixInts(h hash.Hash, ns ...int64) {
 // Fetch answers an assignment's payload for its newest generation. ErrUnknown, ErrFenced and ErrStale say that the
 // Runner's list is old.
 func (f *Fleet) Fetch(ctx context.Context, runner string, q *wire.FetchRequest) (*wire.FetchResponse, error) {
-	f.contacts.touch(runner, f.now())
 	res := &wire.FetchResponse{}
-	err := f.db.Read(ctx, func(tx *store.Tx) error {
+	err := f.ask(ctx, runner, q, func(tx *store.Tx, o Owner, a Assignment) (err error) {
+		res.Payload, err = o.Payload(tx.Context(), tx, a)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+// Values answers the values of an assignment's Variables as they are now, with the errors of Fetch.
+func (f *Fleet) Values(ctx context.Context, runner string, q *wire.ValuesRequest) (*wire.ValuesResponse, error) {
+	res := &wire.ValuesResponse{}
+	err := f.ask(ctx, runner, q, func(tx *store.Tx, o Owner, a Assignment) (err error) {
+		res.Values, res.Refused, err = o.Values(tx.Context(), tx, a)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+// ask calls the Owner of the assignment that q names, if q is about what it is now.
+func (f *Fleet) ask(ctx context.Context, runner string, q interface {
+	GetId() string
+	GetGeneration() int64
+	GetFence() int64
+}, call func(*store.Tx, Owner, Assignment) error) error {
+	f.contacts.touch(runner, f.now())
+	return f.db.Read(ctx, func(tx *store.Tx) error {
 		a, err := f.of(tx, runner, q.GetId())
 		switch {
 		case err != nil:
@@ -206,15 +235,8 @@ func (f *Fleet) Fetch(ctx context.Context, runner string, q *wire.FetchRequest) 
 		if err != nil {
 			return err
 		}
-		return guarded(func() (err error) {
-			res.Payload, err = o.Payload(tx.Context(), tx, a.Assignment)
-			return err
-		})
+		return guarded(func() error { return call(tx, o, a.Assignment) })
 	})
-	if err != nil {
-		return nil, err
-	}
-	return res, nil
 }
 
 // of reads an assignment of runner. One of another Runner is as unknown as none.

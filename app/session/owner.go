@@ -51,6 +51,11 @@ func (s *Service) Payload(_ context.Context, tx *store.Tx, a fleet.Assignment) (
 	})
 }
 
+// Values are those of the Spec's Variables.
+func (s *Service) Values(_ context.Context, tx *store.Tx, a fleet.Assignment) ([]*wire.Value, string, error) {
+	return nil, "", nil
+}
+
 // Observe takes a report of a Session's Runner.
 func (s *Service) Observe(_ context.Context, tx *store.Tx, a fleet.Assignment, r fleet.Report) error {
 	sn, err := scanSession(tx.Row(byIDSQL, a.Subject).Scan)

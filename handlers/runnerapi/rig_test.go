@@ -179,6 +179,10 @@ type owner struct {
 	observe error
 }
 
+func (o *owner) Values(_ context.Context, _ *store.Tx, a fleet.Assignment) ([]*wire.Value, string, error) {
+	return []*wire.Value{{Name: "NAME", Value: []byte("of " + a.Subject), Id: "v1"}}, "", nil
+}
+
 func (o *owner) Payload(_ context.Context, _ *store.Tx, a fleet.Assignment) ([]byte, error) {
 	return fmt.Appendf(nil, "%s/%d", a.Subject, a.Generation), nil
 }

@@ -173,6 +173,10 @@ func (a *api) Fetch(ctx context.Context, q *wire.FetchRequest) (*wire.FetchRespo
 	return a.f.Fetch(ctx, caller(ctx), q)
 }
 
+func (a *api) Values(ctx context.Context, q *wire.ValuesRequest) (*wire.ValuesResponse, error) {
+	return a.f.Values(ctx, caller(ctx), q)
+}
+
 func (a *api) Report(ctx context.Context, q *wire.ReportRequest) (*wire.ReportResponse, error) {
 	if err := a.f.Report(ctx, caller(ctx), q); err != nil {
 		return nil, err

@@ -391,12 +391,28 @@ func refusedToken(err error) bool {
 // Fetch brings an assignment's payload. It waits out a Hub that is away until ctx ends; ErrFenced, ErrStale and
 // ErrUnknown are final: the next Sync says what to do instead.
 func (c *Client) Fetch(ctx context.Context, id string, generation, fence int64) ([]byte, error) {
+	res, err := insist(ctx, c, id, func(ctx context.Context) (*wire.FetchResponse, error) {
+		return c.rpc.Fetch(ctx, &wire.FetchRequest{Id: id, Generation: generation, Fence: fence})
+	})
+	return res.GetPayload(), err
+}
+
+// Values brings the values of an assignment's Variables as they are now, or why there are none. It waits and fails as Fetch.
+func (c *Client) Values(ctx context.Context, id string, generation, fence int64) (values []*wire.Value, refused string, err error) {
+	res, err := insist(ctx, c, id, func(ctx context.Context) (*wire.ValuesResponse, error) {
+		return c.rpc.Values(ctx, &wire.ValuesRequest{Id: id, Generation: generation, Fence: fence})
+	})
+	return res.GetValues(), res.GetRefused(), err
+}
+
+// insist asks for something of an assignment until the Hub answers.
+func insist[T any](ctx context.Context, c *Client, id string, ask func(context.Context) (*T, error)) (*T, error) {
 	for pause := c.pause(); ; {
 		call, cancel := context.WithTimeout(ctx, 30*time.Second)
-		res, err := c.rpc.Fetch(call, &wire.FetchRequest{Id: id, Generation: generation, Fence: fence})
+		res, err := ask(call)
 		cancel()
 		if err == nil {
-			return res.GetPayload(), nil
+			return res, nil
 		}
 		if f := final(err); f != nil {
 			return nil, f

@@ -759,6 +759,195 @@ func (x *FetchResponse) GetPayload() []byte {
 	return nil
 }
 
+type ValuesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Generation    int64                  `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	Fence         int64                  `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ValuesRequest) Reset() {
+	*x = ValuesRequest{}
+	mi := &file_runner_wire_runner_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ValuesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ValuesRequest) ProtoMessage() {}
+
+func (x *ValuesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_runner_wire_runner_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ValuesRequest.ProtoReflect.Descriptor instead.
+func (*ValuesRequest) Descriptor() ([]byte, []int) {
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ValuesRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ValuesRequest) GetGeneration() int64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *ValuesRequest) GetFence() int64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
+}
+
+type Value struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // of the Variable in the Environment; a Link's own, not the Shared variable's
+	Value         []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	Id            string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`                // of the value: what a build key names it by
+	Sensitive     bool                   `protobuf:"varint,4,opt,name=sensitive,proto3" json:"sensitive,omitempty"` // a Link has what the Shared variable is
+	Build         bool                   `protobuf:"varint,5,opt,name=build,proto3" json:"build,omitempty"`         // the bootstrap receives it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Value) Reset() {
+	*x = Value{}
+	mi := &file_runner_wire_runner_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Value) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Value) ProtoMessage() {}
+
+func (x *Value) ProtoReflect() protoreflect.Message {
+	mi := &file_runner_wire_runner_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Value.ProtoReflect.Descriptor instead.
+func (*Value) Descriptor() ([]byte, []int) {
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Value) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Value) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+func (x *Value) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Value) GetSensitive() bool {
+	if x != nil {
+		return x.Sensitive
+	}
+	return false
+}
+
+func (x *Value) GetBuild() bool {
+	if x != nil {
+		return x.Build
+	}
+	return false
+}
+
+type ValuesResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Values []*Value               `protobuf:"bytes,1,rep,name=values,proto3" json:"values,omitempty"` // by name
+	// Set when a Variable lacks its value, or can't be opened: why, in a sentence that names it. values are empty then.
+	Refused       string `protobuf:"bytes,2,opt,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ValuesResponse) Reset() {
+	*x = ValuesResponse{}
+	mi := &file_runner_wire_runner_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ValuesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ValuesResponse) ProtoMessage() {}
+
+func (x *ValuesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_runner_wire_runner_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ValuesResponse.ProtoReflect.Descriptor instead.
+func (*ValuesResponse) Descriptor() ([]byte, []int) {
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ValuesResponse) GetValues() []*Value {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+func (x *ValuesResponse) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
 type ReportRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -773,7 +962,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_runner_wire_runner_proto_msgTypes[11]
+	mi := &file_runner_wire_runner_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -785,7 +974,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[11]
+	mi := &file_runner_wire_runner_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -798,7 +987,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{11}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReportRequest) GetId() string {
@@ -851,7 +1040,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_runner_wire_runner_proto_msgTypes[12]
+	mi := &file_runner_wire_runner_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -863,7 +1052,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[12]
+	mi := &file_runner_wire_runner_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -876,7 +1065,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{12}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{15}
 }
 
 type AppendLogRequest struct {
@@ -893,7 +1082,7 @@ type AppendLogRequest struct {
 
 func (x *AppendLogRequest) Reset() {
 	*x = AppendLogRequest{}
-	mi := &file_runner_wire_runner_proto_msgTypes[13]
+	mi := &file_runner_wire_runner_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -905,7 +1094,7 @@ func (x *AppendLogRequest) String() string {
 func (*AppendLogRequest) ProtoMessage() {}
 
 func (x *AppendLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[13]
+	mi := &file_runner_wire_runner_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -918,7 +1107,7 @@ func (x *AppendLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendLogRequest.ProtoReflect.Descriptor instead.
 func (*AppendLogRequest) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{13}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AppendLogRequest) GetId() string {
@@ -972,7 +1161,7 @@ type AppendLogResponse struct {
 
 func (x *AppendLogResponse) Reset() {
 	*x = AppendLogResponse{}
-	mi := &file_runner_wire_runner_proto_msgTypes[14]
+	mi := &file_runner_wire_runner_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -984,7 +1173,7 @@ func (x *AppendLogResponse) String() string {
 func (*AppendLogResponse) ProtoMessage() {}
 
 func (x *AppendLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[14]
+	mi := &file_runner_wire_runner_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -997,7 +1186,7 @@ func (x *AppendLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendLogResponse.ProtoReflect.Descriptor instead.
 func (*AppendLogResponse) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{14}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AppendLogResponse) GetNext() int64 {
@@ -1028,7 +1217,7 @@ type ExchangeRequest struct {
 
 func (x *ExchangeRequest) Reset() {
 	*x = ExchangeRequest{}
-	mi := &file_runner_wire_runner_proto_msgTypes[15]
+	mi := &file_runner_wire_runner_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1040,7 +1229,7 @@ func (x *ExchangeRequest) String() string {
 func (*ExchangeRequest) ProtoMessage() {}
 
 func (x *ExchangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[15]
+	mi := &file_runner_wire_runner_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1053,7 +1242,7 @@ func (x *ExchangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeRequest.ProtoReflect.Descriptor instead.
 func (*ExchangeRequest) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{15}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ExchangeRequest) GetChannel() string {
@@ -1144,7 +1333,7 @@ type Piece struct {
 
 func (x *Piece) Reset() {
 	*x = Piece{}
-	mi := &file_runner_wire_runner_proto_msgTypes[16]
+	mi := &file_runner_wire_runner_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1156,7 +1345,7 @@ func (x *Piece) String() string {
 func (*Piece) ProtoMessage() {}
 
 func (x *Piece) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[16]
+	mi := &file_runner_wire_runner_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1169,7 +1358,7 @@ func (x *Piece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Piece.ProtoReflect.Descriptor instead.
 func (*Piece) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{16}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Piece) GetStream() int32 {
@@ -1205,7 +1394,7 @@ type Control struct {
 
 func (x *Control) Reset() {
 	*x = Control{}
-	mi := &file_runner_wire_runner_proto_msgTypes[17]
+	mi := &file_runner_wire_runner_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1217,7 +1406,7 @@ func (x *Control) String() string {
 func (*Control) ProtoMessage() {}
 
 func (x *Control) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[17]
+	mi := &file_runner_wire_runner_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1230,7 +1419,7 @@ func (x *Control) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Control.ProtoReflect.Descriptor instead.
 func (*Control) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{17}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Control) GetSeq() int64 {
@@ -1277,7 +1466,7 @@ type ExchangeResponse struct {
 
 func (x *ExchangeResponse) Reset() {
 	*x = ExchangeResponse{}
-	mi := &file_runner_wire_runner_proto_msgTypes[18]
+	mi := &file_runner_wire_runner_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1289,7 +1478,7 @@ func (x *ExchangeResponse) String() string {
 func (*ExchangeResponse) ProtoMessage() {}
 
 func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[18]
+	mi := &file_runner_wire_runner_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1302,7 +1491,7 @@ func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeResponse.ProtoReflect.Descriptor instead.
 func (*ExchangeResponse) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{18}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ExchangeResponse) GetIn() []*Piece {
@@ -1413,7 +1602,22 @@ const file_runner_wire_runner_proto_rawDesc = "" +
 	"generation\x12\x14\n" +
 	"\x05fence\x18\x03 \x01(\x03R\x05fence\")\n" +
 	"\rFetchResponse\x12\x18\n" +
-	"\apayload\x18\x01 \x01(\fR\apayload\"\x95\x01\n" +
+	"\apayload\x18\x01 \x01(\fR\apayload\"U\n" +
+	"\rValuesRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x03R\n" +
+	"generation\x12\x14\n" +
+	"\x05fence\x18\x03 \x01(\x03R\x05fence\"u\n" +
+	"\x05Value\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\x12\x1c\n" +
+	"\tsensitive\x18\x04 \x01(\bR\tsensitive\x12\x14\n" +
+	"\x05build\x18\x05 \x01(\bR\x05build\"^\n" +
+	"\x0eValuesResponse\x122\n" +
+	"\x06values\x18\x01 \x03(\v2\x1a.claudehub.runner.v1.ValueR\x06values\x12\x18\n" +
+	"\arefused\x18\x02 \x01(\tR\arefused\"\x95\x01\n" +
 	"\rReportRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05fence\x18\x02 \x01(\x03R\x05fence\x12\x10\n" +
@@ -1463,12 +1667,13 @@ const file_runner_wire_runner_proto_rawDesc = "" +
 	"\bcontrols\x18\x03 \x03(\v2\x1c.claudehub.runner.v1.ControlR\bcontrols\x12\x12\n" +
 	"\x04out1\x18\x04 \x01(\x03R\x04out1\x12\x12\n" +
 	"\x04out2\x18\x05 \x01(\x03R\x04out2\x12\x12\n" +
-	"\x04gone\x18\x06 \x01(\bR\x04gone2\xdd\x04\n" +
+	"\x04gone\x18\x06 \x01(\bR\x04gone2\xb0\x05\n" +
 	"\rRunnerService\x12W\n" +
 	"\bRegister\x12$.claudehub.runner.v1.RegisterRequest\x1a%.claudehub.runner.v1.RegisterResponse\x12N\n" +
 	"\x05Hello\x12!.claudehub.runner.v1.HelloRequest\x1a\".claudehub.runner.v1.HelloResponse\x12K\n" +
 	"\x04Sync\x12 .claudehub.runner.v1.SyncRequest\x1a!.claudehub.runner.v1.SyncResponse\x12N\n" +
 	"\x05Fetch\x12!.claudehub.runner.v1.FetchRequest\x1a\".claudehub.runner.v1.FetchResponse\x12Q\n" +
+	"\x06Values\x12\".claudehub.runner.v1.ValuesRequest\x1a#.claudehub.runner.v1.ValuesResponse\x12Q\n" +
 	"\x06Report\x12\".claudehub.runner.v1.ReportRequest\x1a#.claudehub.runner.v1.ReportResponse\x12Z\n" +
 	"\tAppendLog\x12%.claudehub.runner.v1.AppendLogRequest\x1a&.claudehub.runner.v1.AppendLogResponse\x12W\n" +
 	"\bExchange\x12$.claudehub.runner.v1.ExchangeRequest\x1a%.claudehub.runner.v1.ExchangeResponseB3Z1github.com/claude-hub/claude-hub/runner/wire;wireb\x06proto3"
@@ -1485,7 +1690,7 @@ func file_runner_wire_runner_proto_rawDescGZIP() []byte {
 	return file_runner_wire_runner_proto_rawDescData
 }
 
-var file_runner_wire_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_runner_wire_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_runner_wire_runner_proto_goTypes = []any{
 	(*RegisterRequest)(nil),   // 0: claudehub.runner.v1.RegisterRequest
 	(*RegisterResponse)(nil),  // 1: claudehub.runner.v1.RegisterResponse
@@ -1498,41 +1703,47 @@ var file_runner_wire_runner_proto_goTypes = []any{
 	(*SyncResponse)(nil),      // 8: claudehub.runner.v1.SyncResponse
 	(*FetchRequest)(nil),      // 9: claudehub.runner.v1.FetchRequest
 	(*FetchResponse)(nil),     // 10: claudehub.runner.v1.FetchResponse
-	(*ReportRequest)(nil),     // 11: claudehub.runner.v1.ReportRequest
-	(*ReportResponse)(nil),    // 12: claudehub.runner.v1.ReportResponse
-	(*AppendLogRequest)(nil),  // 13: claudehub.runner.v1.AppendLogRequest
-	(*AppendLogResponse)(nil), // 14: claudehub.runner.v1.AppendLogResponse
-	(*ExchangeRequest)(nil),   // 15: claudehub.runner.v1.ExchangeRequest
-	(*Piece)(nil),             // 16: claudehub.runner.v1.Piece
-	(*Control)(nil),           // 17: claudehub.runner.v1.Control
-	(*ExchangeResponse)(nil),  // 18: claudehub.runner.v1.ExchangeResponse
+	(*ValuesRequest)(nil),     // 11: claudehub.runner.v1.ValuesRequest
+	(*Value)(nil),             // 12: claudehub.runner.v1.Value
+	(*ValuesResponse)(nil),    // 13: claudehub.runner.v1.ValuesResponse
+	(*ReportRequest)(nil),     // 14: claudehub.runner.v1.ReportRequest
+	(*ReportResponse)(nil),    // 15: claudehub.runner.v1.ReportResponse
+	(*AppendLogRequest)(nil),  // 16: claudehub.runner.v1.AppendLogRequest
+	(*AppendLogResponse)(nil), // 17: claudehub.runner.v1.AppendLogResponse
+	(*ExchangeRequest)(nil),   // 18: claudehub.runner.v1.ExchangeRequest
+	(*Piece)(nil),             // 19: claudehub.runner.v1.Piece
+	(*Control)(nil),           // 20: claudehub.runner.v1.Control
+	(*ExchangeResponse)(nil),  // 21: claudehub.runner.v1.ExchangeResponse
 }
 var file_runner_wire_runner_proto_depIdxs = []int32{
 	4,  // 0: claudehub.runner.v1.SyncRequest.held:type_name -> claudehub.runner.v1.Held
 	6,  // 1: claudehub.runner.v1.SyncResponse.items:type_name -> claudehub.runner.v1.Item
 	7,  // 2: claudehub.runner.v1.SyncResponse.channels:type_name -> claudehub.runner.v1.Channel
-	16, // 3: claudehub.runner.v1.ExchangeRequest.out:type_name -> claudehub.runner.v1.Piece
-	16, // 4: claudehub.runner.v1.ExchangeResponse.in:type_name -> claudehub.runner.v1.Piece
-	17, // 5: claudehub.runner.v1.ExchangeResponse.controls:type_name -> claudehub.runner.v1.Control
-	0,  // 6: claudehub.runner.v1.RunnerService.Register:input_type -> claudehub.runner.v1.RegisterRequest
-	2,  // 7: claudehub.runner.v1.RunnerService.Hello:input_type -> claudehub.runner.v1.HelloRequest
-	5,  // 8: claudehub.runner.v1.RunnerService.Sync:input_type -> claudehub.runner.v1.SyncRequest
-	9,  // 9: claudehub.runner.v1.RunnerService.Fetch:input_type -> claudehub.runner.v1.FetchRequest
-	11, // 10: claudehub.runner.v1.RunnerService.Report:input_type -> claudehub.runner.v1.ReportRequest
-	13, // 11: claudehub.runner.v1.RunnerService.AppendLog:input_type -> claudehub.runner.v1.AppendLogRequest
-	15, // 12: claudehub.runner.v1.RunnerService.Exchange:input_type -> claudehub.runner.v1.ExchangeRequest
-	1,  // 13: claudehub.runner.v1.RunnerService.Register:output_type -> claudehub.runner.v1.RegisterResponse
-	3,  // 14: claudehub.runner.v1.RunnerService.Hello:output_type -> claudehub.runner.v1.HelloResponse
-	8,  // 15: claudehub.runner.v1.RunnerService.Sync:output_type -> claudehub.runner.v1.SyncResponse
-	10, // 16: claudehub.runner.v1.RunnerService.Fetch:output_type -> claudehub.runner.v1.FetchResponse
-	12, // 17: claudehub.runner.v1.RunnerService.Report:output_type -> claudehub.runner.v1.ReportResponse
-	14, // 18: claudehub.runner.v1.RunnerService.AppendLog:output_type -> claudehub.runner.v1.AppendLogResponse
-	18, // 19: claudehub.runner.v1.RunnerService.Exchange:output_type -> claudehub.runner.v1.ExchangeResponse
-	13, // [13:20] is the sub-list for method output_type
-	6,  // [6:13] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	12, // 3: claudehub.runner.v1.ValuesResponse.values:type_name -> claudehub.runner.v1.Value
+	19, // 4: claudehub.runner.v1.ExchangeRequest.out:type_name -> claudehub.runner.v1.Piece
+	19, // 5: claudehub.runner.v1.ExchangeResponse.in:type_name -> claudehub.runner.v1.Piece
+	20, // 6: claudehub.runner.v1.ExchangeResponse.controls:type_name -> claudehub.runner.v1.Control
+	0,  // 7: claudehub.runner.v1.RunnerService.Register:input_type -> claudehub.runner.v1.RegisterRequest
+	2,  // 8: claudehub.runner.v1.RunnerService.Hello:input_type -> claudehub.runner.v1.HelloRequest
+	5,  // 9: claudehub.runner.v1.RunnerService.Sync:input_type -> claudehub.runner.v1.SyncRequest
+	9,  // 10: claudehub.runner.v1.RunnerService.Fetch:input_type -> claudehub.runner.v1.FetchRequest
+	11, // 11: claudehub.runner.v1.RunnerService.Values:input_type -> claudehub.runner.v1.ValuesRequest
+	14, // 12: claudehub.runner.v1.RunnerService.Report:input_type -> claudehub.runner.v1.ReportRequest
+	16, // 13: claudehub.runner.v1.RunnerService.AppendLog:input_type -> claudehub.runner.v1.AppendLogRequest
+	18, // 14: claudehub.runner.v1.RunnerService.Exchange:input_type -> claudehub.runner.v1.ExchangeRequest
+	1,  // 15: claudehub.runner.v1.RunnerService.Register:output_type -> claudehub.runner.v1.RegisterResponse
+	3,  // 16: claudehub.runner.v1.RunnerService.Hello:output_type -> claudehub.runner.v1.HelloResponse
+	8,  // 17: claudehub.runner.v1.RunnerService.Sync:output_type -> claudehub.runner.v1.SyncResponse
+	10, // 18: claudehub.runner.v1.RunnerService.Fetch:output_type -> claudehub.runner.v1.FetchResponse
+	13, // 19: claudehub.runner.v1.RunnerService.Values:output_type -> claudehub.runner.v1.ValuesResponse
+	15, // 20: claudehub.runner.v1.RunnerService.Report:output_type -> claudehub.runner.v1.ReportResponse
+	17, // 21: claudehub.runner.v1.RunnerService.AppendLog:output_type -> claudehub.runner.v1.AppendLogResponse
+	21, // 22: claudehub.runner.v1.RunnerService.Exchange:output_type -> claudehub.runner.v1.ExchangeResponse
+	15, // [15:23] is the sub-list for method output_type
+	7,  // [7:15] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_runner_wire_runner_proto_init() }
@@ -1546,7 +1757,7 @@ func file_runner_wire_runner_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runner_wire_runner_proto_rawDesc), len(file_runner_wire_runner_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

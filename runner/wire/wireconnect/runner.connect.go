@@ -44,6 +44,8 @@ const (
 	RunnerServiceSyncProcedure = "/claudehub.runner.v1.RunnerService/Sync"
 	// RunnerServiceFetchProcedure is the fully-qualified name of the RunnerService's Fetch RPC.
 	RunnerServiceFetchProcedure = "/claudehub.runner.v1.RunnerService/Fetch"
+	// RunnerServiceValuesProcedure is the fully-qualified name of the RunnerService's Values RPC.
+	RunnerServiceValuesProcedure = "/claudehub.runner.v1.RunnerService/Values"
 	// RunnerServiceReportProcedure is the fully-qualified name of the RunnerService's Report RPC.
 	RunnerServiceReportProcedure = "/claudehub.runner.v1.RunnerService/Report"
 	// RunnerServiceAppendLogProcedure is the fully-qualified name of the RunnerService's AppendLog RPC.
@@ -62,6 +64,9 @@ type RunnerServiceClient interface {
 	Sync(context.Context, *wire.SyncRequest) (*wire.SyncResponse, error)
 	// Fetch brings an assignment's payload; the same generation answers the same bytes.
 	Fetch(context.Context, *wire.FetchRequest) (*wire.FetchResponse, error)
+	// Values brings the values of an assignment's Variables as they are now, for the Runner's memory only. Asked for by each process
+	// of the Runner, and again at each start and wake.
+	Values(context.Context, *wire.ValuesRequest) (*wire.ValuesResponse, error)
 	// Report stores a state change. Repeatable; refused under an older fence (code aborted).
 	Report(context.Context, *wire.ReportRequest) (*wire.ReportResponse, error)
 	// AppendLog stores a piece of a log stream at its offset, once. Refused under an older fence (code aborted).
@@ -105,6 +110,12 @@ func NewRunnerServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(runnerServiceMethods.ByName("Fetch")),
 			connect.WithClientOptions(opts...),
 		),
+		values: connect.NewClient[wire.ValuesRequest, wire.ValuesResponse](
+			httpClient,
+			baseURL+RunnerServiceValuesProcedure,
+			connect.WithSchema(runnerServiceMethods.ByName("Values")),
+			connect.WithClientOptions(opts...),
+		),
 		report: connect.NewClient[wire.ReportRequest, wire.ReportResponse](
 			httpClient,
 			baseURL+RunnerServiceReportProcedure,
@@ -132,6 +143,7 @@ type runnerServiceClient struct {
 	hello     *connect.Client[wire.HelloRequest, wire.HelloResponse]
 	sync      *connect.Client[wire.SyncRequest, wire.SyncResponse]
 	fetch     *connect.Client[wire.FetchRequest, wire.FetchResponse]
+	values    *connect.Client[wire.ValuesRequest, wire.ValuesResponse]
 	report    *connect.Client[wire.ReportRequest, wire.ReportResponse]
 	appendLog *connect.Client[wire.AppendLogRequest, wire.AppendLogResponse]
 	exchange  *connect.Client[wire.ExchangeRequest, wire.ExchangeResponse]
@@ -167,6 +179,15 @@ func (c *runnerServiceClient) Sync(ctx context.Context, req *wire.SyncRequest) (
 // Fetch calls claudehub.runner.v1.RunnerService.Fetch.
 func (c *runnerServiceClient) Fetch(ctx context.Context, req *wire.FetchRequest) (*wire.FetchResponse, error) {
 	response, err := c.fetch.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// Values calls claudehub.runner.v1.RunnerService.Values.
+func (c *runnerServiceClient) Values(ctx context.Context, req *wire.ValuesRequest) (*wire.ValuesResponse, error) {
+	response, err := c.values.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -210,6 +231,9 @@ type RunnerServiceHandler interface {
 	Sync(context.Context, *wire.SyncRequest) (*wire.SyncResponse, error)
 	// Fetch brings an assignment's payload; the same generation answers the same bytes.
 	Fetch(context.Context, *wire.FetchRequest) (*wire.FetchResponse, error)
+	// Values brings the values of an assignment's Variables as they are now, for the Runner's memory only. Asked for by each process
+	// of the Runner, and again at each start and wake.
+	Values(context.Context, *wire.ValuesRequest) (*wire.ValuesResponse, error)
 	// Report stores a state change. Repeatable; refused under an older fence (code aborted).
 	Report(context.Context, *wire.ReportRequest) (*wire.ReportResponse, error)
 	// AppendLog stores a piece of a log stream at its offset, once. Refused under an older fence (code aborted).
@@ -249,6 +273,12 @@ func NewRunnerServiceHandler(svc RunnerServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(runnerServiceMethods.ByName("Fetch")),
 		connect.WithHandlerOptions(opts...),
 	)
+	runnerServiceValuesHandler := connect.NewUnaryHandlerSimple(
+		RunnerServiceValuesProcedure,
+		svc.Values,
+		connect.WithSchema(runnerServiceMethods.ByName("Values")),
+		connect.WithHandlerOptions(opts...),
+	)
 	runnerServiceReportHandler := connect.NewUnaryHandlerSimple(
 		RunnerServiceReportProcedure,
 		svc.Report,
@@ -277,6 +307,8 @@ func NewRunnerServiceHandler(svc RunnerServiceHandler, opts ...connect.HandlerOp
 			runnerServiceSyncHandler.ServeHTTP(w, r)
 		case RunnerServiceFetchProcedure:
 			runnerServiceFetchHandler.ServeHTTP(w, r)
+		case RunnerServiceValuesProcedure:
+			runnerServiceValuesHandler.ServeHTTP(w, r)
 		case RunnerServiceReportProcedure:
 			runnerServiceReportHandler.ServeHTTP(w, r)
 		case RunnerServiceAppendLogProcedure:
@@ -306,6 +338,10 @@ func (UnimplementedRunnerServiceHandler) Sync(context.Context, *wire.SyncRequest
 
 func (UnimplementedRunnerServiceHandler) Fetch(context.Context, *wire.FetchRequest) (*wire.FetchResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("claudehub.runner.v1.RunnerService.Fetch is not implemented"))
+}
+
+func (UnimplementedRunnerServiceHandler) Values(context.Context, *wire.ValuesRequest) (*wire.ValuesResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("claudehub.runner.v1.RunnerService.Values is not implemented"))
 }
 
 func (UnimplementedRunnerServiceHandler) Report(context.Context, *wire.ReportRequest) (*wire.ReportResponse, error) {
