@@ -22,7 +22,10 @@ type Column struct {
 
 // columns is every column of sealed values in the schema. Checking at start, rotating and resetting walk this list and
 // nothing else.
-var columns = []Column{}
+var columns = []Column{
+	{Table: "variable_values", Column: "sealed", KeyColumn: "sealed_key_id", ID: "id", LostAt: "lost_at"},
+	{Table: "shared_variables", Column: "sealed", KeyColumn: "sealed_key_id", ID: "id", LostAt: "lost_at"},
+}
 
 // Columns is every column of sealed values in the schema.
 func Columns() []Column { return append([]Column(nil), columns...) }

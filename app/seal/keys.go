@@ -4,6 +4,7 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
+	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
@@ -24,8 +25,9 @@ const (
 
 	format1 = 0x01 // format1 | key id [8] | nonce [12] | ciphertext and tag
 
-	idInfo   = "hub key id v1"
-	dataInfo = "hub data v1"
+	idInfo     = "hub key id v1"
+	dataInfo   = "hub data v1"
+	digestInfo = "hub digest v1"
 )
 
 // Given is a key as it stands in the config. It prints as where it stands, never as what it is.
@@ -53,8 +55,9 @@ type ring struct {
 }
 
 type key struct {
-	id   [idSize]byte
-	aead cipher.AEAD
+	id     [idSize]byte
+	aead   cipher.AEAD
+	digest []byte
 }
 
 // NewKey makes a random key, in base64.
@@ -131,7 +134,11 @@ func derive(secret []byte) (string, *key, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	return hex.EncodeToString(id), &key{[idSize]byte(id), aead}, nil
+	digest, err := hkdf.Key(sha256.New, secret, nil, digestInfo, keySize)
+	if err != nil {
+		return "", nil, err
+	}
+	return hex.EncodeToString(id), &key{[idSize]byte(id), aead, digest}, nil
 }
 
 // Primary is the id of the key that seals, "" when there is none. An id is 16 hex digits and says nothing of its key.
@@ -225,6 +232,23 @@ func (k Keys) Open(place Place, sealed []byte) ([]byte, error) {
 		return nil, &DamagedError{Place: place, KeyID: id}
 	}
 	return plain, nil
+}
+
+// digestSize bytes let people see that two values are the same, or not, and leave a guesser who knows the digest with one
+// value in four billion that fits by chance.
+const digestSize = 4
+
+// Digest is 8 hex digits by which two values can be compared without being read. It is keyed by the first key, so it can't
+// be worked out, nor tried with guesses, from the database; and it changes for all values when that key does. Without a key
+// it is "".
+func (k Keys) Digest(plain []byte) string {
+	first := k.key(k.Primary())
+	if first == nil {
+		return ""
+	}
+	mac := hmac.New(sha256.New, first.digest)
+	mac.Write(plain)
+	return hex.EncodeToString(mac.Sum(nil)[:digestSize])
 }
 
 // ErrNoKey is what sealing without a key answers.

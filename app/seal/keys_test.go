@@ -259,3 +259,15 @@ func FuzzOpen(f *testing.F) {
 		}
 	})
 }
+
+func TestADigestComparesValuesAndIsKeyed(t *testing.T) {
+	t.Parallel()
+	k, other := keysOf(t, fixed(1), fixed(2)), keysOf(t, fixed(2), fixed(1))
+	a, again, b := k.Digest([]byte("value one")), k.Digest([]byte("value one")), k.Digest([]byte("value two"))
+	if len(a) != 8 || a != again || a == b || a == other.Digest([]byte("value one")) || strings.Trim(a, "0123456789abcdef") != "" {
+		t.Errorf("got %s, %s, %s", a, again, b)
+	}
+	if d := (seal.Keys{}).Digest([]byte("value one")); d != "" {
+		t.Errorf("without a key: %q", d)
+	}
+}

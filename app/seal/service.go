@@ -173,6 +173,9 @@ func (s *Service) usable(tx *store.Tx) error {
 // Open is Keys.Open with this process's keys.
 func (s *Service) Open(place Place, sealed []byte) ([]byte, error) { return s.keys.Open(place, sealed) }
 
+// Digest is Keys.Digest with this process's keys.
+func (s *Service) Digest(plain []byte) string { return s.keys.Digest(plain) }
+
 // RetiredError: the key that should seal was retired by Rotate while this process, unheard, still had it first.
 type RetiredError struct{ ID string }
 
