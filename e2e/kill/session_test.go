@@ -221,11 +221,17 @@ func (r *round) write(s *session, name string, o op) error {
 	_, _ = src.Read(content) // never fails
 	sum := sha256.Sum256(content)
 	s.maybe[name] = hex.EncodeToString(sum[:])
-	_, err := r.run(s, func() io.Reader { return bytes.NewReader(content) }, "sh", "-c", `dd of=".$1.$$" conv=fsync 2>/dev/null && mv ".$1.$$" "$1" && sync`, "sh", name)
-	if err == nil {
-		s.files[name] = s.maybe[name]
+	out, err := r.run(s, func() io.Reader { return bytes.NewReader(content) }, "sh", "-c",
+		`dd of=".$1.$$" conv=fsync 2>/dev/null && mv ".$1.$$" "$1" && sync && sha256sum "$1"`, "sh", name)
+	if err != nil {
+		return err
 	}
-	return err
+	s.files[name] = s.maybe[name]
+	if !strings.HasPrefix(out, s.files[name]) { // by what it was given, not by what became of it later
+		result.count(r.t, &result.lost, "lost", "round %d: a command in %s was given %d bytes with SHA-256 %s, ended with code 0, and wrote %s",
+			r.plan.number, s, o.size, s.files[name], out)
+	}
+	return nil
 }
 
 // lookAt prints what a Workspace holds, which boots its start script ran in, and the boot it is in now.

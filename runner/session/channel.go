@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"path"
 	"sync"
 	"time"
@@ -50,19 +51,21 @@ type channel struct {
 
 	started chan struct{} // closed when the process runs, or never will
 
-	mu   sync.Mutex
-	gone bool
+	mu      sync.Mutex
+	gone    bool
+	starved error // its input could not be brought to it
 }
 
 // Channels makes the Session serve exactly these, those of the Hub's newest list. A channel that is no longer in it
-// has its process ended.
+// has its process ended. A list may be older than the end of a channel that is in it: that is not served again, since
+// the agent no longer knows its command and would run it a second time.
 func (m *Machine) Channels(ctx context.Context, list []*wire.Channel, fence int64, dial Dialer) {
 	wanted := map[string]bool{}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, w := range list {
 		wanted[w.Id] = true
-		if m.chans[w.Id] != nil {
+		if m.chans[w.Id] != nil || m.served[w.Id] {
 			continue
 		}
 		cctx, cancel := context.WithCancel(ctx)
@@ -74,6 +77,7 @@ func (m *Machine) Channels(ctx context.Context, list []*wire.Channel, fence int6
 				cancel()
 				m.mu.Lock()
 				delete(m.chans, ch.id)
+				m.served[ch.id] = true
 				m.mu.Unlock()
 			}()
 			ch.serve(cctx, w.SpecJson)
@@ -84,6 +88,7 @@ func (m *Machine) Channels(ctx context.Context, list []*wire.Channel, fence int6
 			ch.Gone()
 		}
 	}
+	maps.DeleteFunc(m.served, func(id string, _ bool) bool { return !wanted[id] })
 }
 
 // Settle waits until no channel is served and no start script followed any more, after the Runner's life has ended.
@@ -216,6 +221,12 @@ func (ch *channel) follow(ctx context.Context, spans [2]*agent.Span) (exit wire.
 	}
 	wg.Wait()
 	e, err := ch.c.Wait(ctx, ch.id)
+	ch.mu.Lock()
+	starved := ch.starved
+	ch.mu.Unlock()
+	if starved != nil {
+		return wire.ChannelExit{Code: 125, Failed: ch.m.log().Text("its input could not be brought to it, so it was ended: " + starved.Error())}, err == nil
+	}
 	if err != nil {
 		return wire.ChannelExit{Code: 125, Failed: "the Sandbox ended: the Session was put to sleep, or its Sandbox crashed"}, false
 	}
@@ -374,12 +385,23 @@ func (ch *channel) Input(ctx context.Context, offset int64, b []byte) error {
 	if err := ch.ready(ctx); err != nil {
 		return err
 	}
+	if !ch.spec.Stdin && !ch.spec.TTY {
+		return nil
+	}
 	ch.m.act.touch()
-	for {
+	for refused := 0; ; {
 		err := ch.c.Input(ctx, ch.id, offset, b)
 		var said *agent.Error
-		if err == nil || errors.As(err, &said) || ctx.Err() != nil {
+		switch {
+		case err == nil, errors.Is(err, agent.ErrEnded), errors.Is(err, agent.ErrUnknown):
+			return nil // a process that has ended, or closed its input, reads no more; its output and its end still count
+		case ctx.Err() != nil:
 			return err
+		case errors.As(err, &said):
+			if refused++; refused == 5 {
+				ch.starve(ctx, err)
+				return err
+			}
 		}
 		select { // the connection broke; the process may still be there
 		case <-ch.m.Done():
@@ -389,6 +411,14 @@ func (ch *channel) Input(ctx context.Context, offset int64, b []byte) error {
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
+}
+
+// starve ends a process that can't be given its input: it would do its work on what it has got, and call that a success.
+func (ch *channel) starve(ctx context.Context, why error) {
+	ch.mu.Lock()
+	ch.starved = why
+	ch.mu.Unlock()
+	ch.c.Signal(ctx, ch.id, 9, true) //nolint:errcheck // it has ended already, or the Sandbox's end will end it
 }
 
 // CloseInput is the Pipe's.

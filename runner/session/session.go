@@ -61,6 +61,7 @@ type Machine struct {
 	script  context.CancelFunc // ends following the start script
 	ended   chan struct{}      // closed when it isn't followed any more
 	chans   map[string]*channel
+	served  map[string]bool // channels that came to their end, while the Hub's list still has them
 }
 
 // Options of a Machine.
@@ -80,7 +81,7 @@ type Options struct {
 // New makes a Machine from what was remembered; it does nothing yet.
 func New(o Options) *Machine {
 	m := &Machine{id: o.ID, b: o.Builder, dir: o.Dir, out: o.Log, track: o.Track, save: o.Save, life: o.Life, st: o.State,
-		payload: o.Payload, chans: map[string]*channel{}}
+		payload: o.Payload, chans: map[string]*channel{}, served: map[string]bool{}}
 	m.act.open()
 	return m
 }
