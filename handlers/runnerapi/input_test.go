@@ -2,6 +2,7 @@ package runnerapi_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -30,6 +31,7 @@ func (p *process) got() (string, bool) {
 type end struct {
 	*process
 	deaf    bool // input arrives at the Runner, and is never given to the process
+	broken  bool // it can't be given to the process
 	arrived chan struct{}
 }
 
@@ -38,6 +40,9 @@ func (e *end) Input(ctx context.Context, offset int64, b []byte) error {
 	if e.deaf {
 		<-ctx.Done()
 		return context.Cause(ctx)
+	}
+	if e.broken {
+		return errors.New("the agent refuses it")
 	}
 	e.arrived = make(chan struct{})
 	e.mu.Lock()
@@ -152,4 +157,19 @@ func TestInputGoesOnAfterTheRunnerThatPassedTheFirstOfItOnWasKilled(t *testing.T
 	c.heard(ch, "c")
 	c.say(6, "world", true)
 	until(t, func() bool { in, closed := p.got(); return in == "hello world" && closed })
+}
+
+func TestAnInputThatLacksBytesNeverComesToItsEnd(t *testing.T) {
+	t.Parallel()
+	c := converse(t)
+	p := &process{}
+	broken := &end{process: p, broken: true, arrived: make(chan struct{})}
+	ch, kill := c.serve(broken)
+	c.say(0, "all of it", true)
+	<-broken.arrived
+	c.heard(ch, "a")
+	kill()
+	if in, closed := p.got(); in != "" || closed {
+		t.Fatalf("the process read %q and then the end of its input (%t), as if that were all", in, closed)
+	}
 }

@@ -26,7 +26,8 @@ var ErrGone = errors.New("nobody wants this terminal or command any more")
 // Endpoint is the process at the Runner's end of a channel. Its methods are called from Channel.Run's goroutines: Input
 // and CloseInput from one, Control from another. They may block; their context ends with the channel.
 type Endpoint interface {
-	// Input takes all of b, which is at offset of the process's input.
+	// Input takes all of b, which is at offset of the process's input; of a process that reads no more, as if it had. After
+	// an error nothing more is given, not even the end: an input that lacks bytes must not look whole.
 	Input(ctx context.Context, offset int64, b []byte) error
 	CloseInput(ctx context.Context) error
 	// Control is a signal or a new window size.
@@ -332,9 +333,7 @@ func (k *Channel) feed(ctx context.Context) {
 		k.mu.Unlock()
 		switch {
 		case len(input) > 0:
-			// A process that no longer reads has ended, or is about to; its output and its end still count.
-			_ = k.e.Input(ctx, at, input)
-			if ctx.Err() != nil { // perhaps it took none of it
+			if err := k.e.Input(ctx, at, input); err != nil || ctx.Err() != nil { // perhaps it took none of it
 				return
 			}
 			k.mu.Lock()
