@@ -2,6 +2,7 @@ package redact
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"slices"
@@ -54,7 +55,7 @@ type needle struct {
 type Set struct {
 	mu      sync.RWMutex
 	needles []needle
-	values  int
+	values  map[[sha256.Size]byte]struct{}
 
 	// filter is a set of hashes of windows, one bit each: of the first window of each needle and of the one
 	// that begins with its second byte. keys and heads are an open hash table from a window to the first needle that
@@ -74,16 +75,23 @@ type Set struct {
 // Add makes the Set know a value under the name of its Variable, in all forms. Output that was written before, but is
 // still held back by a Writer, is looked at again. So a value is added first and handed to a process afterwards.
 //
-// It returns [ErrShort], and adds nothing, for a value that [Check] refuses.
+// It returns [ErrShort], and adds nothing, for a value that [Check] refuses. Adding a value again costs next to nothing.
 func (s *Set) Add(name string, value []byte) error {
 	if err := Check(value); err != nil {
 		return err
+	}
+	sum := sha256.Sum256(value)
+	s.mu.RLock()
+	_, known := s.values[sum]
+	s.mu.RUnlock()
+	if known {
+		return nil
 	}
 	all := forms(value)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.init()
-	s.values++
+	s.values[sum] = struct{}{}
 	for _, f := range all {
 		plain, stripped := canonical(f)
 		s.insert(name, plain)
@@ -92,11 +100,11 @@ func (s *Set) Add(name string, value []byte) error {
 	return nil
 }
 
-// Len is the number of values added.
+// Len is the number of different values added.
 func (s *Set) Len() int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.values
+	return len(s.values)
 }
 
 func (s *Set) init() {
@@ -104,6 +112,7 @@ func (s *Set) init() {
 		return
 	}
 	s.begins = make(map[uint64]beginnings)
+	s.values = make(map[[sha256.Size]byte]struct{})
 	s.edges = make([]uint64, 64)
 	s.resize(1 << 10)
 	for i := range shapes {
