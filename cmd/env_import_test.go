@@ -16,7 +16,7 @@ func TestEnvImportPrintsAProposalAndWhatIsLeft(t *testing.T) {
 	write(t, filepath.Join(dir, ".devcontainer/devcontainer.json"), `{"image": "node:22", /* c */ "runArgs": ["--init\u001b[31m"], "postCreateCommand": "npm ci &&",}`)
 	write(t, filepath.Join(dir, ".tool-versions"), "node 22.1.0\n")
 	got := say(t, "", "env", "import", dir)
-	if _, err := envspec.Parse("stdout", []byte(got.out)); err != nil || got.code != exitOK || !strings.Contains(got.out, "image: node:22\n") {
+	if _, err := envspec.Parse("stdout", []byte(got.out), nil); err != nil || got.code != exitOK || !strings.Contains(got.out, "image: node:22\n") {
 		t.Errorf("stdout is no right document: %v\n%+v", err, got)
 	}
 	for _, want := range []string{"runArgs[0] (--init?[31m): how a container is run", ".tool-versions: not used, since", ".tool-versions: tools.node (22.1.0)", "start is no right bash script: syntax error"} {

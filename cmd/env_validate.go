@@ -25,7 +25,7 @@ is run). With -o github, problems are annotations of a GitHub workflow.`,
 			if err != nil {
 				return err
 			}
-			spec, problems := envspec.Check(name, b)
+			spec, problems := envspec.Check(name, b, nil)
 			if !problems.Failed() {
 				problems = append(problems, lint.Check(c.Context(), name, b, spec)...)
 				slices.SortStableFunc(problems, func(a, b envspec.Problem) int {

@@ -2,6 +2,7 @@ package envspec
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 )
 
@@ -17,20 +18,35 @@ const (
 	Nothing Affects = "neither"
 )
 
-// fields is the one table of what a Spec has: the keys are made from it, and the words for a change.
-var fields = []struct {
-	name    string
+// fields is the one table of what a Spec has, but for its Variables: the keys are made from it, and the words for a change.
+var fields = []field{
+	{name: "image", affects: Build, noun: "image", value: func(s Spec) string { return s.Image }},
+	{name: "bootstrap", affects: Build, noun: "bootstrap script", text: true, value: func(s Spec) string { return s.Bootstrap }},
+	{name: "bootstrap.file", affects: Nothing, noun: "file of the bootstrap script", empty: "none", value: func(s Spec) string { return s.BootstrapFile }},
+	{name: "start", affects: Test, noun: "start script", text: true, value: func(s Spec) string { return s.Start }},
+	{name: "start.file", affects: Nothing, noun: "file of the start script", empty: "none", value: func(s Spec) string { return s.StartFile }},
+	{name: "docker", affects: Build, noun: "Docker toggle", empty: "off", value: func(s Spec) string {
+		if s.Docker {
+			return "on"
+		}
+		return ""
+	}},
+	{name: "cpu", affects: Nothing, noun: "number of CPUs", empty: "what the Runner gives", value: func(s Spec) string { return FormatCPU(s.CPU) }},
+	{name: "memory", affects: Nothing, noun: "memory", empty: "what the Runner gives", value: func(s Spec) string { return FormatMemory(s.Memory) }},
+	{name: "dependency-folders", affects: Test, noun: "list of dependency folders", empty: "the defaults", value: folderText},
+}
+
+type field struct {
+	name    string // as a Problem's and a Change's: the document's key, and what is below it after a dot
 	affects Affects
 	noun    string
-	text    bool // too long to be shown in a sentence
+	text    bool   // too long to be shown in a sentence
+	empty   string // what stands in a sentence for no value
 	value   func(Spec) string
-}{
-	{"image", Build, "image", false, func(s Spec) string { return s.Image }},
-	{"bootstrap", Build, "bootstrap script", true, func(s Spec) string { return s.Bootstrap }},
-	{"start", Test, "start script", true, func(s Spec) string { return s.Start }},
-	{"cpu", Nothing, "number of CPUs", false, func(s Spec) string { return FormatCPU(s.CPU) }},
-	{"memory", Nothing, "memory", false, func(s Spec) string { return FormatMemory(s.Memory) }},
 }
+
+// keys are the document's, in its order.
+var keys = []string{"image", "bootstrap", "start", "docker", "cpu", "memory", "dependency-folders", "variables"}
 
 var consequences = map[Affects]string{
 	Build:   "This needs a passing Test build. Once applied, each Runner makes a new build, and Sessions move to it at their next wake.",
@@ -48,7 +64,7 @@ type Change struct {
 // Explain says what changes from one Spec to another, in the order of the document; none when they are the same. The
 // zero Spec as the old one stands for no Environment: then all that the new one has is listed.
 func Explain(old, new Spec) []Change {
-	first := old == Spec{}
+	first := reflect.DeepEqual(old, Spec{})
 	if !first {
 		old = Normalize(old)
 	}
@@ -73,16 +89,16 @@ func Explain(old, new Spec) []Change {
 			added, removed := lines(a, b)
 			what = fmt.Sprintf("The %s changes (%s added, %s removed).", f.noun, count(added), count(removed))
 		default:
-			what = fmt.Sprintf("The %s changes from %s to %s.", f.noun, orLimit(a), orLimit(b))
+			what = fmt.Sprintf("The %s changes from %s to %s.", f.noun, orEmpty(f, a), orEmpty(f, b))
 		}
 		out = append(out, Change{Field: f.name, Affects: f.affects, Sentence: what + " " + consequences[f.affects]})
 	}
-	return out
+	return append(out, explainVariables(old.Variables, new.Variables)...)
 }
 
-func orLimit(v string) string {
+func orEmpty(f field, v string) string {
 	if v == "" {
-		return "what the Runner gives"
+		return f.empty
 	}
 	return v
 }

@@ -17,11 +17,12 @@ import (
 // maxProblems is how many problems of one document are told.
 const maxProblems = 50
 
-// Parse reads a document. name is the file's name, for the problems. When something is wrong the error is [Problems]
-// with all that was found, warnings among them; a document with warnings only is returned without them, see [Check].
-// The Spec is normalized.
-func Parse(name string, b []byte) (Spec, error) {
-	s, p := Check(name, b)
+// Parse reads a document. name is the file's name, for the problems. files reads the scripts that the document names
+// instead of holding them; with nil naming one is a problem. When something is wrong the error is [Problems] with all that
+// was found, warnings among them; a document with warnings only is returned without them, see [Check]. The Spec is normalized.
+// No problem repeats the value of a Variable.
+func Parse(name string, b []byte, files Files) (Spec, error) {
+	s, p := Check(name, b, files)
 	if p.Failed() {
 		return Spec{}, p
 	}
@@ -30,8 +31,17 @@ func Parse(name string, b []byte) (Spec, error) {
 
 // Check reads a document and returns all problems, also when there are only warnings. The Spec holds what could be
 // read; it is good when not Problems.Failed.
-func Check(name string, b []byte) (Spec, Problems) {
-	p := parser{file: name, spec: Default()}
+func Check(name string, b []byte, files Files) (Spec, Problems) {
+	s, p := check(name, b, files)
+	if !p.Failed() {
+		s = Normalize(s)
+	}
+	return s, p
+}
+
+// check is Check without Normalize: folders and Variables are in the order of the document.
+func check(name string, b []byte, files Files) (Spec, Problems) {
+	p := parser{file: name, files: files, spec: Default()}
 	p.document(b)
 	p.problems.sort()
 	if len(p.problems) > maxProblems {
@@ -41,16 +51,15 @@ func Check(name string, b []byte) (Spec, Problems) {
 		p.problems = append(p.problems[:maxProblems:maxProblems], Problem{File: name, Line: last.Line, Column: last.Column,
 			Message: fmt.Sprintf("%d more problems are not shown", more), Warning: !failed})
 	}
-	if !p.problems.Failed() {
-		p.spec = Normalize(p.spec)
-	}
 	return p.spec, p.problems
 }
 
 type parser struct {
 	file     string
+	files    Files
 	spec     Spec
 	problems Problems
+	hidden   bool // what is read now may be secret: no problem repeats it
 }
 
 func (p *parser) at(n *yaml.Node, path, format string, args ...any) {
@@ -76,8 +85,9 @@ var known = map[string]func(*parser, *yaml.Node){
 		p.spec.Image = v
 		p.check(n, "image", checkImage(v))
 	},
-	"bootstrap": func(p *parser, n *yaml.Node) { p.script(n, "bootstrap", &p.spec.Bootstrap) },
-	"start":     func(p *parser, n *yaml.Node) { p.script(n, "start", &p.spec.Start) },
+	"bootstrap": func(p *parser, n *yaml.Node) { p.script(n, "bootstrap", &p.spec.Bootstrap, &p.spec.BootstrapFile) },
+	"start":     func(p *parser, n *yaml.Node) { p.script(n, "start", &p.spec.Start, &p.spec.StartFile) },
+	"docker":    func(p *parser, n *yaml.Node) { p.boolean(n, "docker", &p.spec.Docker) },
 	"cpu": func(p *parser, n *yaml.Node) {
 		v, ok := p.number(n, "cpu", "2 or 0.5", "!!int", "!!float")
 		if !ok {
@@ -96,6 +106,8 @@ var known = map[string]func(*parser, *yaml.Node){
 		p.spec.Memory = m
 		p.check(n, "memory", err)
 	},
+	"dependency-folders": (*parser).folders,
+	"variables":          (*parser).variables,
 }
 
 // meant are keys of other products, and what they are called here.
@@ -104,6 +116,9 @@ var meant = map[string]string{
 	"setup": "bootstrap", "install": "bootstrap", "build": "bootstrap", "init": "bootstrap", "oncreatecommand": "bootstrap",
 	"run": "start", "command": "start", "startup": "start", "poststartcommand": "start", "postcreatecommand": "start",
 	"cpus": "cpu", "cores": "cpu", "vcpu": "cpu", "mem": "memory", "ram": "memory",
+	"dind": "docker", "docker-in-docker": "docker", "dependency_folders": "dependency-folders", "dependencyfolders": "dependency-folders",
+	"dependencies": "dependency-folders", "folders": "dependency-folders", "cache": "dependency-folders", "volumes": "dependency-folders",
+	"env": "variables", "environment": "variables", "vars": "variables", "secrets": "variables", "remoteenv": "variables", "containerenv": "variables",
 }
 
 func (p *parser) document(b []byte) {
@@ -145,33 +160,68 @@ func (p *parser) document(b []byte) {
 }
 
 func (p *parser) mapping(root *yaml.Node) {
+	p.anchor(root, "")
+	p.group(root, "", grammar{"an Environment", keys, meant}, func(key, value *yaml.Node) {
+		known[key.Value](p, value)
+	})
+}
+
+// grammar is what a group of keys may have.
+type grammar struct {
+	of    string
+	keys  []string
+	meant map[string]string
+}
+
+// group reads a group of keys, each of which is one of the grammar's and stands once.
+func (p *parser) group(n *yaml.Node, path string, g grammar, read func(key, value *yaml.Node)) {
+	p.pairs(n, path, "it should be one of "+and(g.keys), func(key, value *yaml.Node) {
+		if slices.Contains(g.keys, key.Value) {
+			read(key, value)
+			return
+		}
+		shown := plain(key.Value)
+		guess := g.suggest(key.Value)
+		switch {
+		case guess != "":
+			p.at(key, path, "%s is no key of %s: did you mean %s?", shown, g.of, guess)
+		case p.hidden:
+			p.at(key, path, "this is no key of %s: there are %s", g.of, and(g.keys))
+		default:
+			p.at(key, path, "%s is no key of %s: there are %s", shown, g.of, and(g.keys))
+		}
+	})
+}
+
+// pairs gives each key of a group that is one to a function, with its value, and those that stand twice once.
+func (p *parser) pairs(n *yaml.Node, path, should string, read func(key, value *yaml.Node)) {
 	seen := map[string]*yaml.Node{}
-	p.anchor(root)
-	for i := 0; i+1 < len(root.Content); i += 2 {
-		key, value := root.Content[i], root.Content[i+1]
-		if key.Kind != yaml.ScalarNode {
-			p.at(key, "", "a key is %s: it should be one of %s", kind(key), keys())
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if key.Kind != yaml.ScalarNode && key.Kind != yaml.AliasNode {
+			p.at(key, path, "a key is %s: %s", kind(key), should)
 			continue
 		}
-		p.anchor(key)
+		if !p.anchor(key, path) && key.Kind == yaml.AliasNode {
+			continue
+		}
 		if key.ShortTag() == "!!merge" {
-			p.at(key, "", "merging with << is not supported: write the keys out")
+			p.at(key, path, "merging with << is not supported: write the keys out")
 			continue
 		}
 		if before, twice := seen[key.Value]; twice {
-			p.at(key, key.Value, "%s stands here a second time, the first is in line %d", plain(key.Value), before.Line)
+			below, shown := key.Value, plain(key.Value)
+			if path != "" {
+				below = path
+			}
+			if p.hidden && !isName(key.Value) {
+				shown = "this key"
+			}
+			p.at(key, below, "%s stands here a second time, the first is in line %d", shown, before.Line)
 			continue
 		}
 		seen[key.Value] = key
-		if read, ok := known[key.Value]; ok {
-			read(p, value)
-			continue
-		}
-		if guess := suggest(key.Value); guess != "" {
-			p.at(key, "", "%s is no key of an Environment: did you mean %s?", plain(key.Value), guess)
-		} else {
-			p.at(key, "", "%s is no key of an Environment: there are %s", plain(key.Value), keys())
-		}
+		read(key, value)
 	}
 }
 
@@ -183,24 +233,24 @@ func plain(key string) string {
 	return quote(key)
 }
 
-func keys() string {
-	names := make([]string, len(fields))
-	for i, f := range fields {
-		names[i] = f.name
+// and lists names in a sentence.
+func and(names []string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
 	}
 	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
 }
 
-func suggest(key string) string {
+func (g grammar) suggest(key string) string {
 	lower := strings.ToLower(key)
-	if m, ok := meant[lower]; ok {
+	if m, ok := g.meant[lower]; ok {
 		return m
 	}
 	best, least := "", 3
-	for _, f := range fields {
+	for _, name := range g.keys {
 		// A word of three letters is like many others.
-		if d := distance(lower, f.name); d < least && d < len(f.name)-1 {
-			best, least = f.name, d
+		if d := distance(lower, name); d < least && d < len(name)-1 {
+			best, least = name, d
 		}
 	}
 	return best
@@ -230,12 +280,16 @@ func distance(a, b string) int {
 }
 
 // anchor refuses what would let a short document be a long one.
-func (p *parser) anchor(n *yaml.Node) bool {
+func (p *parser) anchor(n *yaml.Node, path string) bool {
 	switch {
+	case n.Kind == yaml.AliasNode && p.hidden:
+		p.at(n, path, "an alias, which is what begins with *, is not supported: write a text that begins with * in quotes")
+	case n.Anchor != "" && p.hidden:
+		p.at(n, path, "an anchor, which is what begins with &, is not supported: write a text that begins with & in quotes")
 	case n.Kind == yaml.AliasNode:
-		p.at(n, "", "the alias *%s is not supported: write the value out", n.Value)
+		p.at(n, path, "the alias *%s is not supported: write the value out", n.Value)
 	case n.Anchor != "":
-		p.at(n, "", "the anchor &%s is not supported: write the value out where it is needed", n.Anchor)
+		p.at(n, path, "the anchor &%s is not supported: write the value out where it is needed", n.Anchor)
 	default:
 		return true
 	}
@@ -244,22 +298,30 @@ func (p *parser) anchor(n *yaml.Node) bool {
 
 // scalar refuses what is no single value, and none at all.
 func (p *parser) scalar(n *yaml.Node, path, like string) bool {
-	if !p.anchor(n) {
+	if !p.anchor(n, path) {
 		return false
 	}
 	if n.Kind != yaml.ScalarNode {
 		p.at(n, path, "%s is %s: it should be %s", path, kind(n), like)
 		return false
 	}
-	if n.ShortTag() == "!!null" {
-		written := "nothing"
-		if n.Value != "" {
-			written = n.Value + ", which is nothing in YAML"
-		}
-		p.at(n, path, "%s says %s: give it a value or leave the line out", path, written)
-		return false
+	return p.something(n, path)
+}
+
+// something refuses nothing, which YAML writes in several ways.
+func (p *parser) something(n *yaml.Node, path string) bool {
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!null" {
+		return true
 	}
-	return true
+	written, advice := "nothing", "give it a value or leave the line out"
+	if n.Value != "" && n.Style&yaml.TaggedStyle == 0 {
+		written = n.Value + ", which is nothing in YAML"
+	}
+	if p.hidden {
+		advice += `; an empty text is ""`
+	}
+	p.at(n, path, "%s says %s: %s", path, written, advice)
+	return false
 }
 
 var words = regexp.MustCompile(`^(?i:y|n|yes|no|on|off|true|false)$`)
@@ -273,13 +335,19 @@ func (p *parser) text(n *yaml.Node, path string) (string, bool) {
 	if n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0 && n.ShortTag() == "!!str" {
 		return n.Value, true
 	}
+	shown, example := plain(n.Value), ", "+strconv.Quote(n.Value)
+	if p.hidden {
+		shown, example = "what stands here", ""
+	}
 	switch tag := n.ShortTag(); {
 	case tag == "!!int" || tag == "!!float":
-		p.at(n, path, "%s is a text, and %s is a number in YAML: write it in quotes, %s", path, plain(n.Value), strconv.Quote(n.Value))
+		p.at(n, path, "%s is a text, and %s is a number in YAML: write it in quotes%s", path, shown, example)
 	case tag == "!!bool" || tag == "!!str" && n.Style&yaml.TaggedStyle == 0 && words.MatchString(n.Value):
-		p.at(n, path, "%s is a text, and %s is true or false in YAML: write it in quotes, %s", path, n.Value, strconv.Quote(n.Value))
+		p.at(n, path, "%s is a text, and %s is true or false in YAML: write it in quotes%s", path, shown, example)
 	case tag == "!!timestamp":
-		p.at(n, path, "%s is a text, and %s is a date in YAML: write it in quotes, %s", path, plain(n.Value), strconv.Quote(n.Value))
+		p.at(n, path, "%s is a text, and %s is a date in YAML: write it in quotes%s", path, shown, example)
+	case tag != "!!str" && p.hidden:
+		p.at(n, path, "%s begins with a tag, which is not supported: write a text that begins with ! in quotes", path)
 	case tag != "!!str":
 		p.at(n, path, "%s has the tag %s, which is not supported", path, plain(strings.TrimLeft(n.Tag, "!")))
 	default:
@@ -288,7 +356,25 @@ func (p *parser) text(n *yaml.Node, path string) (string, bool) {
 	return "", false
 }
 
-func (p *parser) script(n *yaml.Node, path string, into *string) {
+// boolean reads true or false. What is neither stays as it is in into.
+func (p *parser) boolean(n *yaml.Node, path string, into *bool) bool {
+	if !p.scalar(n, path, "true or false") {
+		return false
+	}
+	if n.ShortTag() != "!!bool" || n.Style&yaml.TaggedStyle != 0 {
+		p.at(n, path, "%s is true or false, without quotes", path)
+		return false
+	}
+	*into = strings.EqualFold(n.Value, "true")
+	return true
+}
+
+// script reads a script that is written here, or the file that is named.
+func (p *parser) script(n *yaml.Node, path string, into, file *string) {
+	if n.Kind == yaml.MappingNode {
+		p.scriptFile(n, path, into, file)
+		return
+	}
 	v, ok := p.text(n, path)
 	if !ok {
 		return
@@ -296,7 +382,11 @@ func (p *parser) script(n *yaml.Node, path string, into *string) {
 	v = script(v)
 	*into = v
 	p.check(n, path, checkScript(path, v))
-	for _, w := range warnScript(path, v) {
+	p.warn(n, path, warnScript(path, v))
+}
+
+func (p *parser) warn(n *yaml.Node, path string, warnings []string) {
+	for _, w := range warnings {
 		p.at(n, path, "%s", w)
 		p.problems[len(p.problems)-1].Warning = true
 	}

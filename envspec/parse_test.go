@@ -31,8 +31,8 @@ func TestParseReadsADocument(t *testing.T) {
 		"start: |\n  echo 日本 héllo 🙂\n":            {Image: DefaultImage, Start: "echo 日本 héllo 🙂\n"},
 		"image: localhost:5000/a/b:c\ncpu: 0.01\n": {Image: "localhost:5000/a/b:c", CPU: 0.01},
 	} {
-		got, err := Parse("environment.yml", []byte(in))
-		if err != nil || got != want {
+		got, err := Parse("environment.yml", []byte(in), nil)
+		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: %+v, %v; want %+v", in, got, err, want)
 		}
 	}
@@ -52,7 +52,7 @@ func TestParseSaysWhatIsWrongAndWhere(t *testing.T) {
 		"start: !mine x\n":           `e.yml:1:8: start has the tag mine, which is not supported`,
 		"image: \"\"\n":              `e.yml:1:8: image is empty: leave the line out to get buildpack-deps:bookworm`,
 		"image: [a]\n":               `e.yml:1:8: image is a list: it should be a text`,
-		"bootstrap:\n  file: x.sh\n": `e.yml:2:3: bootstrap is a group of keys: it should be a text`,
+		"bootstrap:\n  file: x.sh\n": `e.yml:2:9: bootstrap names the file "x.sh": a file can only be named in a document of a repository; write the script here`,
 		"image: \"a b\"\n":           `e.yml:1:8: image "a b" has a space or line break in it`,
 		"image: https://ghcr.io/a/b": `e.yml:1:8: image "https://ghcr.io/a/b" is a URL: write it without "https://", as in "ghcr.io/a/b"`,
 		"image: Node:22":             `e.yml:1:8: image "Node:22" has capital letters: write "node:22"`,
@@ -61,10 +61,10 @@ func TestParseSaysWhatIsWrongAndWhere(t *testing.T) {
 		"Image: x\n":                 `e.yml:1:1: Image is no key of an Environment: did you mean image?`,
 		"setup: x\n":                 `e.yml:1:1: setup is no key of an Environment: did you mean bootstrap?`,
 		"cpus: 2\n":                  `e.yml:1:1: cpus is no key of an Environment: did you mean cpu?`,
-		"tools: x\n":                 `e.yml:1:1: tools is no key of an Environment: there are image, bootstrap, start, cpu and memory`,
-		"\"a b\": x\n":               `e.yml:1:1: "a b" is no key of an Environment: there are image, bootstrap, start, cpu and memory`,
+		"tools: x\n":                 `e.yml:1:1: tools is no key of an Environment: there are image, bootstrap, start, docker, cpu, memory, dependency-folders and variables`,
+		"\"a b\": x\n":               `e.yml:1:1: "a b" is no key of an Environment: there are image, bootstrap, start, docker, cpu, memory, dependency-folders and variables`,
 		"cpu: 1\n\ncpu: 2\n":         `e.yml:3:1: cpu stands here a second time, the first is in line 1`,
-		"[a]: 1\n":                   `e.yml:1:1: a key is a list: it should be one of image, bootstrap, start, cpu and memory`,
+		"[a]: 1\n":                   `e.yml:1:1: a key is a list: it should be one of image, bootstrap, start, docker, cpu, memory, dependency-folders and variables`,
 		"- a\n":                      `e.yml:1:1: the document is a list: it should be keys and values, such as image: buildpack-deps:bookworm`,
 		"hello\n":                    `e.yml:1:1: the document is a single value: it should be keys and values, such as image: buildpack-deps:bookworm`,
 		"cpu: 1\n---\ncpu: 2\n":      `e.yml:2:1: there is a second document after ---: one Environment is one document`,
@@ -103,7 +103,7 @@ func TestParseSaysWhatIsWrongAndWhere(t *testing.T) {
 		"start: |\n" + strings.Repeat("  echo 0123456789\n", 20000): `e.yml:1:8: start is 312 KiB long: at most 256 KiB; put what is longer into the image or the repository`,
 		strings.Repeat("# comment\n", 200_000):                      `e.yml:1:1: the document is 1953 KiB long: at most 1024 KiB`,
 	} {
-		_, err := Parse("e.yml", []byte(in))
+		_, err := Parse("e.yml", []byte(in), nil)
 		var p Problems
 		if !errors.As(err, &p) || !p.Failed() {
 			t.Errorf("%.60q: %v, want Problems", in, err)
@@ -118,13 +118,13 @@ func TestParseSaysWhatIsWrongAndWhere(t *testing.T) {
 func TestWarningsDoNotFailADocument(t *testing.T) {
 	t.Parallel()
 	in := "bootstrap: \"a\\rb\"\nstart: \"\\n#!/bin/sh\\n\"\n"
-	s, p := Check("e.yml", []byte(in))
+	s, p := Check("e.yml", []byte(in), nil)
 	want := "e.yml:1:12: warning: bootstrap has carriage returns in it, which shells take for part of a word: use LF line endings\n" +
 		"e.yml:2:8: warning: start has its #! line not at the very beginning, where it counts"
 	if p.Failed() || p.Error() != want || s.Bootstrap != "a\rb" {
 		t.Errorf("got %+v and\n%s", s, p)
 	}
-	if got, err := Parse("e.yml", []byte(in)); err != nil || got != s {
+	if got, err := Parse("e.yml", []byte(in), nil); err != nil || !reflect.DeepEqual(got, s) {
 		t.Errorf("Parse: %+v, %v", got, err)
 	}
 }
@@ -135,7 +135,7 @@ func TestProblemsOfAHugeBadDocumentAreCut(t *testing.T) {
 	for i := range 500 {
 		fmt.Fprintf(&b, "key%d: 1\n", i)
 	}
-	_, p := Check("e.yml", []byte(b.String()))
+	_, p := Check("e.yml", []byte(b.String()), nil)
 	if len(p) != maxProblems+1 || p[maxProblems].Message != "450 more problems are not shown" || !p.Failed() {
 		t.Errorf("%d problems, the last: %v", len(p), p[len(p)-1])
 	}
@@ -158,7 +158,7 @@ func TestHostileDocumentsAreAnsweredSoon(t *testing.T) {
 		"anchors":  strings.Repeat("&", MaxDocument),
 	} {
 		begin := time.Now()
-		_, p := Check("e.yml", []byte(in))
+		_, p := Check("e.yml", []byte(in), nil)
 		if !p.Failed() {
 			t.Errorf("%s: no problem", name)
 		}
@@ -179,8 +179,8 @@ func TestFormatIsReadBackTheSame(t *testing.T) {
 			for _, image := range []string{"", "node:22", "null", "on", "0123", "1.5", "a-b.c/d_e:f", "localhost:5000/xy@sha256:" + strings.Repeat("0", 64)} {
 				s := Normalize(Spec{Image: image, Bootstrap: b, Start: start, CPU: 0.25, Memory: 1536 << 20})
 				doc := Format(s)
-				got, err := Parse("e.yml", doc)
-				if err != nil || got != s {
+				got, err := Parse("e.yml", doc, nil)
+				if err != nil || !reflect.DeepEqual(got, s) {
 					t.Fatalf("%+v became\n%s\nwhich is read as %+v, %v", s, doc, got, err)
 				}
 				if again := Format(got); string(again) != string(doc) {
@@ -204,7 +204,7 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s, err := Parse("e.yml", b)
+		s, err := Parse("e.yml", b, anyFile)
 		if err != nil {
 			var p Problems
 			if !errors.As(err, &p) || !p.Failed() {
@@ -220,10 +220,10 @@ func FuzzParse(f *testing.F) {
 		if p := Validate(s); p.Failed() {
 			t.Fatalf("Parse takes what Validate refuses: %v", p)
 		}
-		if again := Normalize(s); again != s {
+		if again := Normalize(s); !reflect.DeepEqual(again, s) {
 			t.Fatalf("not normalized: %+v, %+v", s, again)
 		}
-		back, err := Parse("e.yml", Format(s))
+		back, err := Parse("e.yml", Format(s), anyFile)
 		if err != nil || !reflect.DeepEqual(back, s) {
 			t.Fatalf("%+v is formatted as\n%s\nand read as %+v, %v", s, Format(s), back, err)
 		}
@@ -240,7 +240,7 @@ func BenchmarkCheck(b *testing.B) {
 	b.SetBytes(int64(len(doc)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, p := Check("e.yml", doc); p.Failed() {
+		if _, p := Check("e.yml", doc, anyFile); p.Failed() {
 			b.Fatal(p)
 		}
 	}

@@ -74,8 +74,11 @@ func Validate(s Spec) Problems {
 	if s.Image != "" {
 		add("image", checkImage(s.Image))
 	}
-	for _, f := range []struct{ path, script string }{{"bootstrap", s.Bootstrap}, {"start", s.Start}} {
+	for _, f := range []struct{ path, script, file string }{{"bootstrap", s.Bootstrap, s.BootstrapFile}, {"start", s.Start, s.StartFile}} {
 		add(f.path, checkScript(f.path, f.script))
+		if f.file != "" {
+			add(f.path, checkFile(f.path, f.file))
+		}
 		for _, w := range warnScript(f.path, f.script) {
 			out = append(out, Problem{Path: f.path, Message: w, Warning: true})
 		}
@@ -85,6 +88,15 @@ func Validate(s Spec) Problems {
 	}
 	if s.Memory != 0 {
 		add("memory", checkMemory(s.Memory))
+	}
+	if s.Folders != nil {
+		checkFolders(*s.Folders, add)
+	}
+	checkVariables(s.Variables, add)
+	for _, v := range s.Variables {
+		for _, w := range warnName(v.Name) {
+			out = append(out, Problem{Path: variablePath(v.Name), Message: w, Warning: true})
+		}
 	}
 	return out
 }

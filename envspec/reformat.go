@@ -3,6 +3,7 @@ package envspec
 import (
 	"bytes"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -16,7 +17,7 @@ import (
 //
 // The error is [Problems] when the document is wrong.
 func Reformat(name string, b []byte) ([]byte, error) {
-	s, err := Parse(name, b)
+	s, err := Parse(name, b, unread)
 	if err != nil {
 		return nil, err
 	}
@@ -31,7 +32,7 @@ func Reformat(name string, b []byte) ([]byte, error) {
 		return nil, err
 	}
 	// A formatter that loses something is worse than none.
-	if again, err := Parse(name, out); err != nil || again != s || !slices.Equal(before.texts(), after.texts()) {
+	if again, err := Parse(name, out, unread); err != nil || !reflect.DeepEqual(again, s) || !slices.Equal(before.texts(), after.texts()) {
 		return nil, errors.New(name + " can't be formatted without losing something, which is a mistake in claude-hub: the document is left as it is")
 	}
 	return out, nil
@@ -155,7 +156,8 @@ func (l layout) write(s Spec) []byte {
 		if k.end != "" {
 			line += " " + k.end
 		}
-		w.WriteString(k.key + ": " + line + "\n" + rest)
+		w.WriteString(k.key + ":" + line + "\n" + rest)
+		line = strings.TrimLeft(line, " ")
 		w.kept = strings.HasPrefix(line, "|") && strings.Contains(line[:min(3, len(line))], "+")
 	}
 	w.comments(bottom)
@@ -164,31 +166,5 @@ func (l layout) write(s Spec) []byte {
 
 // place is where a key stands in a canonical document.
 func place(key string) int {
-	for i := range fields {
-		if fields[i].name == key {
-			return i
-		}
-	}
-	return len(fields)
-}
-
-// value is what stands after a key and a colon, with its line break.
-func value(s Spec, key string) string {
-	script := ""
-	switch key {
-	case "image":
-		return scalar(s.Image) + "\n"
-	case "bootstrap":
-		script = s.Bootstrap
-	case "start":
-		script = s.Start
-	case "cpu":
-		return FormatCPU(s.CPU) + "\n"
-	case "memory":
-		return FormatMemory(s.Memory) + "\n"
-	}
-	if script == "" {
-		return "\"\"\n"
-	}
-	return block(script)
+	return slices.Index(keys, key)
 }

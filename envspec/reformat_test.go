@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -67,7 +68,7 @@ func TestReformatIsFormatForADocumentWithoutComments(t *testing.T) {
 	t.Parallel()
 	for name, b := range corpus(t, "valid") {
 		keeps(t, b)
-		s, err := Parse(name, b)
+		s, err := Parse(name, b, anyFile)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +82,7 @@ func TestReformatIsFormatForADocumentWithoutComments(t *testing.T) {
 // keeps checks the promises of Reformat for a document that Parse takes.
 func keeps(t *testing.T, b []byte) {
 	t.Helper()
-	before, err := Parse("e.yml", b)
+	before, err := Parse("e.yml", b, anyFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +90,7 @@ func keeps(t *testing.T, b []byte) {
 	if err != nil {
 		t.Fatalf("%q: %v", b, err)
 	}
-	if after, err := Parse("e.yml", out); err != nil || after != before {
+	if after, err := Parse("e.yml", out, anyFile); err != nil || !reflect.DeepEqual(after, before) {
 		t.Fatalf("%q\nbecame\n%q\nwhich is read as %+v, %v; not as %+v", b, out, after, err, before)
 	}
 	if again, err := Reformat("e.yml", out); err != nil || !bytes.Equal(again, out) {
@@ -108,7 +109,7 @@ func keeps(t *testing.T, b []byte) {
 func commentsByTrial(t *testing.T, b []byte) []string {
 	t.Helper()
 	b = bytes.TrimPrefix(b, []byte("\ufeff"))
-	want, err := Parse("e.yml", b)
+	want, err := Parse("e.yml", b, anyFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +122,7 @@ func commentsByTrial(t *testing.T, b []byte) []string {
 		for end < len(b) && lineBreak(b[end:]) == 0 {
 			end++
 		}
-		if got, err := Parse("e.yml", slices.Concat(b[:i+1], []byte("'{\"other"), b[end:])); err == nil && got == want {
+		if got, err := Parse("e.yml", slices.Concat(b[:i+1], []byte("'{\"other"), b[end:]), anyFile); err == nil && reflect.DeepEqual(got, want) {
 			found = append(found, strings.TrimRight(string(b[i:end]), " \t"))
 			i = end
 		}
@@ -143,7 +144,7 @@ func TestReformatKeepsWhateverStandsTogether(t *testing.T) {
 		for range 1 + random.IntN(8) {
 			b.WriteString(pieces[random.IntN(len(pieces))])
 		}
-		if _, err := Parse("e.yml", []byte(b.String())); err == nil {
+		if _, err := Parse("e.yml", []byte(b.String()), anyFile); err == nil {
 			right++
 			keeps(t, []byte(b.String()))
 		}
@@ -174,7 +175,7 @@ func FuzzReformat(f *testing.F) {
 		if len(b) > 4<<10 {
 			return // the oracle parses the document once for each #
 		}
-		if _, err := Parse("e.yml", b); err == nil {
+		if _, err := Parse("e.yml", b, anyFile); err == nil {
 			keeps(t, b)
 		}
 	})

@@ -39,6 +39,9 @@ var beyond = map[string]string{
 // broken are the documents of the corpus that are not YAML: there is no value a schema could be asked about.
 var broken = map[string]bool{"not-yaml": true, "tab-indentation": true, "unclosed-quote": true, "unclosed-flow": true, "latin-1": true, "control-character": true}
 
+// anyFile stands for a repository that has each file.
+func anyFile(string) ([]byte, error) { return []byte("true\n"), nil }
+
 func compiled(t testing.TB) *jsonschema.Schema {
 	t.Helper()
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema()))
@@ -139,7 +142,7 @@ func TestSchemaAndParseAgreeOnTheCorpus(t *testing.T) {
 	t.Parallel()
 	schema := compiled(t)
 	for name, b := range corpus(t, "valid") {
-		if _, err := Parse(name, b); err != nil {
+		if _, err := Parse(name, b, anyFile); err != nil {
 			t.Errorf("valid/%s: Parse refuses it: %v", name, err)
 		}
 		v, err := instance(b)
@@ -152,7 +155,7 @@ func TestSchemaAndParseAgreeOnTheCorpus(t *testing.T) {
 	invalid := corpus(t, "invalid")
 	for name, b := range invalid {
 		var p Problems
-		if _, err := Parse(name, b); !errors.As(err, &p) {
+		if _, err := Parse(name, b, anyFile); !errors.As(err, &p) {
 			t.Errorf("invalid/%s: Parse takes it", name)
 		}
 		v, err := instance(b)
@@ -204,7 +207,7 @@ func TestSchemaTakesWhatFormatWrites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Parse("e.yml", []byte(long)); err == nil || schema.Validate(v) == nil {
+	if _, err := Parse("e.yml", []byte(long), anyFile); err == nil || schema.Validate(v) == nil {
 		t.Error("a script that is too long is taken")
 	}
 }
@@ -246,11 +249,13 @@ func TestSchemaAndParseAgreeOnImages(t *testing.T) {
 func TestSchemaSaysWhatTheCodeSays(t *testing.T) {
 	t.Parallel()
 	type property struct {
-		Description string
-		Default     any
-		MaxLength   int
-		Minimum     float64
-		Maximum     float64
+		Description   string
+		Default       any
+		MaxLength     int
+		MaxItems      int
+		MaxProperties int
+		Minimum       float64
+		Maximum       float64
 	}
 	var s struct {
 		Schema               string `json:"$schema"`
@@ -264,17 +269,19 @@ func TestSchemaSaysWhatTheCodeSays(t *testing.T) {
 	if s.Schema != "http://json-schema.org/draft-07/schema#" || !strings.HasSuffix(s.ID, "/environment.v1.json") || s.AdditionalProperties != false {
 		t.Errorf("the schema's head: %+v", s)
 	}
-	for _, f := range fields {
-		if p, ok := s.Properties[f.name]; !ok || len(p.Description) < 40 || !strings.Contains(p.Description, "Left out") {
-			t.Errorf("property %s doesn't say what it is and what leaving it out means: %+v", f.name, p)
+	for _, key := range keys {
+		if p, ok := s.Properties[key]; !ok || len(p.Description) < 40 || !strings.Contains(p.Description, "Left out") {
+			t.Errorf("property %s doesn't say what it is and what leaving it out means: %+v", key, p)
 		}
 	}
-	if len(s.Properties) != len(fields) {
-		t.Errorf("%d properties for %d fields", len(s.Properties), len(fields))
+	if len(s.Properties) != len(keys) {
+		t.Errorf("%d properties for %d keys", len(s.Properties), len(keys))
 	}
 	got := map[string]any{"image": s.Properties["image"].Default, "image length": s.Properties["image"].MaxLength, "bootstrap": s.Properties["bootstrap"].MaxLength,
-		"start": s.Properties["start"].MaxLength, "cpu": s.Properties["cpu"].Maximum}
-	want := map[string]any{"image": DefaultImage, "image length": MaxImage, "bootstrap": MaxScript, "start": MaxScript, "cpu": float64(maxCPU)}
+		"start": s.Properties["start"].MaxLength, "cpu": s.Properties["cpu"].Maximum,
+		"folders": s.Properties["dependency-folders"].MaxItems, "variables": s.Properties["variables"].MaxProperties}
+	want := map[string]any{"image": DefaultImage, "image length": MaxImage, "bootstrap": MaxScript, "start": MaxScript, "cpu": float64(maxCPU),
+		"folders": MaxFolders, "variables": MaxVariables}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("the schema says %v, the code %v", got, want)
 	}

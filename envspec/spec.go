@@ -40,11 +40,16 @@ const (
 
 // Spec is the whole recipe. Its JSON is how it is stored and sent; its YAML is read by [Parse] and written by [Format].
 type Spec struct {
-	Image     string  `json:"image"`
-	Bootstrap string  `json:"bootstrap,omitempty"` // a script; empty: the phase is skipped
-	Start     string  `json:"start,omitempty"`     // likewise
-	CPU       float64 `json:"cpu,omitempty"`       // CPUs, at most two decimals; 0: what the Runner gives
-	Memory    int64   `json:"memory,omitempty"`    // bytes, whole MiB; 0: what the Runner gives
+	Image         string     `json:"image"`
+	Bootstrap     string     `json:"bootstrap,omitempty"`      // a script; empty: the phase is skipped
+	BootstrapFile string     `json:"bootstrap_file,omitempty"` // the file of the repository it was read from; empty: written inline
+	Start         string     `json:"start,omitempty"`          // as Bootstrap
+	StartFile     string     `json:"start_file,omitempty"`     // as BootstrapFile
+	Docker        bool       `json:"docker,omitempty"`
+	CPU           float64    `json:"cpu,omitempty"`                // CPUs, at most two decimals; 0: what the Runner gives
+	Memory        int64      `json:"memory,omitempty"`             // bytes, whole MiB; 0: what the Runner gives
+	Folders       *[]Folder  `json:"dependency_folders,omitempty"` // nil: DefaultFolders; empty: none
+	Variables     []Variable `json:"variables,omitempty"`          // by name, each name once
 }
 
 // Default is what an empty document says.
@@ -52,13 +57,15 @@ func Default() Spec { return Spec{Image: DefaultImage} }
 
 // Normalize brings what a person typed into a form, or a program sent, to the form that is stored: scripts with LF
 // (browsers send CRLF, facts/recipes.md B4) and without a byte order mark, a script of white space only as none, the
-// image without surrounding white space and never empty. Normalizing twice changes nothing more.
+// image without surrounding white space and never empty, dependency folders that are the defaults as nil, Variables by name.
+// Values of Variables stay what they are, byte for byte. Normalizing twice changes nothing more, and s is left as it is.
 func Normalize(s Spec) Spec {
 	s.Image = strings.TrimSpace(s.Image)
 	if s.Image == "" {
 		s.Image = DefaultImage
 	}
 	s.Bootstrap, s.Start = script(s.Bootstrap), script(s.Start)
+	s.Folders, s.Variables = normalizeFolders(s.Folders), normalizeVariables(s.Variables)
 	return s
 }
 

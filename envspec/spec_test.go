@@ -9,8 +9,27 @@ import (
 
 var full = Spec{Image: "node:22", Bootstrap: "apt-get update\n", Start: "npm ci\n", CPU: 2, Memory: 4 << 30}
 
+// everything has each field.
+var everything = Spec{Image: "node:22", Bootstrap: "apt-get update\n", BootstrapFile: "b.sh", Start: "npm ci\n", StartFile: "s.sh", Docker: true, CPU: 2, Memory: 4 << 30,
+	Folders: &[]Folder{{"**/_build", ""}}, Variables: []Variable{{Name: "A", Value: "x"}}}
+
 func build(s Spec) Key {
-	return BuildKey(BuildInput{Spec: s, ImageDigest: "sha256:aa", Platform: "linux/amd64", ClaudeCode: "2.1.0"})
+	return BuildKey(BuildInput{Spec: s, ImageDigest: "sha256:aa", Platform: "linux/amd64", ClaudeCode: "2.1.0", Values: valueIDs(s)})
+}
+
+// valueIDs are the values that the bootstrap receives, as the store names them: those of one text are one.
+func valueIDs(s Spec) map[string]string {
+	out := map[string]string{}
+	for _, v := range s.Variables {
+		switch {
+		case !v.AtBuild():
+		case v.Plain():
+			out[v.Name] = "value of " + v.Value
+		default:
+			out[v.Name] = v.ValueID + "," + v.Link
+		}
+	}
+	return out
 }
 
 // moved says which keys differ, as the table's Affects has it.
@@ -78,6 +97,163 @@ func TestMemoryMovesNoKey(t *testing.T) {
 	expect(t, changed(func(s *Spec) { s.Memory = 512 << 20 }), "memory", Nothing, Nothing, "The memory changes from 4GiB to 512MiB.")
 }
 
+func TestDockerMovesBothKeys(t *testing.T) {
+	t.Parallel()
+	expect(t, changed(func(s *Spec) { s.Docker = true }), "docker", Build, Build, "The Docker toggle changes from off to on.")
+}
+
+func TestDependencyFoldersMoveTheTestKeyOnly(t *testing.T) {
+	t.Parallel()
+	expect(t, changed(func(s *Spec) { s.Folders = &[]Folder{} }), "dependency-folders", Test, Test, "The list of dependency folders changes from the defaults to none.")
+	expect(t, changed(func(s *Spec) { s.Folders = &[]Folder{{"**/_build", "dune-project"}, {"a", ""}} }), "dependency-folders", Test, Test,
+		`The list of dependency folders changes from the defaults to "**/_build" beside "dune-project", "a".`)
+	defaults := DefaultFolders()
+	defaults[0], defaults[2] = defaults[2], defaults[0]
+	if after := changed(func(s *Spec) { s.Folders = &defaults }); moved(t, full, after) != Nothing || len(Explain(full, after)) != 0 {
+		t.Error("the defaults, written out, are another list")
+	}
+	a, b := changed(func(s *Spec) { s.Folders = &[]Folder{{"a", ""}, {"b", "c"}} }), changed(func(s *Spec) { s.Folders = &[]Folder{{"b", "c"}, {"a", ""}} })
+	if moved(t, a, b) != Nothing || len(Explain(a, b)) != 0 {
+		t.Error("the order of patterns means something")
+	}
+	long := strings.Repeat("x", 100)
+	a, b = changed(func(s *Spec) { s.Folders = &[]Folder{{long + "a", ""}} }), changed(func(s *Spec) { s.Folders = &[]Folder{{long + "b", ""}} })
+	if moved(t, a, b) != Test {
+		t.Error("what a sentence cuts off is no part of the key")
+	}
+}
+
+func TestTheFileOfAScriptMovesNoKey(t *testing.T) {
+	t.Parallel()
+	expect(t, changed(func(s *Spec) { s.BootstrapFile = "setup.sh" }), "bootstrap.file", Nothing, Nothing, "The file of the bootstrap script changes from none to setup.sh.")
+	expect(t, changed(func(s *Spec) { s.StartFile = "start.sh" }), "start.file", Nothing, Nothing, "The file of the start script changes from none to start.sh.")
+}
+
+// variable checks what a change of one Variable of a Spec that has no others does. nil is none.
+func variable(t *testing.T, before, after *Variable, affects Affects, sentence string) {
+	t.Helper()
+	with := func(v *Variable) Spec {
+		s := full
+		if v != nil {
+			s.Variables = []Variable{*v}
+		}
+		return s
+	}
+	a, b := with(before), with(after)
+	if got := moved(t, a, b); got != affects {
+		t.Errorf("%+v to %+v moves the keys of %q, want %q", before, after, got, affects)
+	}
+	want := "A: " + sentence + ". " + consequences[affects]
+	c := Explain(a, b)
+	switch {
+	case sentence == "" && len(c) == 0:
+	case len(c) != 1 || c[0].Field != "variables.A" || c[0].Affects != affects || c[0].Sentence != want:
+		t.Errorf("%+v to %+v is explained as\n%+v, want\n%s", before, after, c, want)
+	}
+	if len(c) > 0 && strings.Contains(c[0].Sentence, "hunter2") {
+		t.Errorf("a value is told: %s", c[0].Sentence)
+	}
+}
+
+func TestAPlainVariableMovesBothKeys(t *testing.T) {
+	t.Parallel()
+	plain := &Variable{Name: "A", Value: "hunter2", ValueID: "1"}
+	variable(t, nil, plain, Build, "is added (Plain)")
+	variable(t, plain, nil, Build, "is removed")
+	variable(t, plain, &Variable{Name: "A", Value: "hunter22", ValueID: "1"}, Build, "value changes (hidden)")
+	variable(t, plain, &Variable{Name: "A", Value: "", ValueID: "2"}, Build, "value changes (hidden)")
+	variable(t, plain, &Variable{Name: "A", Value: "hunter2"}, Nothing, "") // typed again, and not stored yet
+	if moved(t, changed(func(s *Spec) { s.Variables = []Variable{{Name: "A", Value: "x"}} }), changed(func(s *Spec) { s.Variables = []Variable{{Name: "B", Value: "x"}} })) != Build {
+		t.Error("a Variable of another name has the same keys")
+	}
+	if c := Explain(Spec{Variables: []Variable{{Name: "A", ValueID: "1"}}}, Spec{Variables: []Variable{{Name: "A", ValueID: "2"}}}); len(c) != 1 {
+		t.Errorf("Specs as they are stored: %+v", c)
+	}
+}
+
+func TestASensitiveVariableMovesBothKeysAtBuildOnly(t *testing.T) {
+	t.Parallel()
+	session, build := &Variable{Name: "A", Sensitive: true, ValueID: "1"}, &Variable{Name: "A", Sensitive: true, Build: true, ValueID: "1"}
+	variable(t, nil, session, Nothing, "is added (Sensitive)")
+	variable(t, session, nil, Nothing, "is removed")
+	variable(t, session, &Variable{Name: "A", Sensitive: true, ValueID: "2"}, Nothing, "value changes (hidden)")
+	variable(t, nil, build, Build, "is added (Sensitive, available at build)")
+	variable(t, build, nil, Build, "is removed")
+	variable(t, build, &Variable{Name: "A", Sensitive: true, Build: true, ValueID: "2"}, Build, "value changes (hidden)")
+	variable(t, build, build, Nothing, "")
+}
+
+func TestALinkMovesBothKeysAtBuildOnly(t *testing.T) {
+	t.Parallel()
+	session, build := &Variable{Name: "A", Link: "S"}, &Variable{Name: "A", Link: "S", Build: true}
+	variable(t, nil, session, Nothing, "is added (a link to shared/S)")
+	variable(t, session, &Variable{Name: "A", Link: "T"}, Nothing, "link now → shared/T")
+	variable(t, build, &Variable{Name: "A", Link: "T", Build: true}, Build, "link now → shared/T")
+	variable(t, nil, build, Build, "is added (a link to shared/S, available at build)")
+	// A new value of the Shared variable is no other draft, but another build.
+	s := changed(func(s *Spec) { s.Variables = []Variable{*build} })
+	in := BuildInput{Spec: s, ImageDigest: "sha256:aa", Platform: "linux/amd64", Values: map[string]string{"A": "1"}}
+	first := BuildKey(in)
+	in.Values = map[string]string{"A": "2"}
+	if BuildKey(in) == first {
+		t.Error("a new shared value has the same build key")
+	}
+}
+
+func TestTheBuildFlagOfAVariableMovesBothKeys(t *testing.T) {
+	t.Parallel()
+	session, build := &Variable{Name: "A", Sensitive: true, ValueID: "1"}, &Variable{Name: "A", Sensitive: true, Build: true, ValueID: "1"}
+	variable(t, session, build, Build, "becomes available at build")
+	variable(t, build, session, Build, "is no longer available at build")
+	variable(t, &Variable{Name: "A", Link: "S"}, &Variable{Name: "A", Link: "S", Build: true, Note: "n"}, Build, "becomes available at build, note changes")
+}
+
+func TestTheKindOfAVariableMovesBothKeysWhenTheBuildHasIt(t *testing.T) {
+	t.Parallel()
+	plain, sensitive, link := &Variable{Name: "A", Value: "hunter2"}, &Variable{Name: "A", Sensitive: true, ValueID: "1"}, &Variable{Name: "A", Link: "S"}
+	variable(t, plain, sensitive, Build, "becomes Sensitive, with a value of its own (hidden), is no longer available at build")
+	variable(t, sensitive, plain, Build, "becomes Plain, with a value of its own (hidden), becomes available at build")
+	variable(t, sensitive, link, Nothing, "link now → shared/S")
+	variable(t, plain, &Variable{Name: "A", Link: "S", Build: true}, Build, "link now → shared/S")
+}
+
+func TestTheNoteOfAVariableMovesNoKey(t *testing.T) {
+	t.Parallel()
+	variable(t, &Variable{Name: "A", Value: "hunter2"}, &Variable{Name: "A", Value: "hunter2", Note: "n"}, Nothing, "note changes")
+	variable(t, &Variable{Name: "A", Sensitive: true, Build: true, ValueID: "1"}, &Variable{Name: "A", Sensitive: true, Build: true, ValueID: "1", Note: "n"}, Nothing, "note changes")
+}
+
+func TestAnIdMovesNoKeyOfAPlainVariable(t *testing.T) {
+	t.Parallel()
+	variable(t, &Variable{Name: "A", Value: "hunter2", ValueID: "1"}, &Variable{Name: "A", Value: "hunter2", ValueID: "1"}, Nothing, "")
+	if TestKey(Spec{Variables: []Variable{{Name: "A", Value: "x", ValueID: "1"}}}) != TestKey(Spec{Variables: []Variable{{Name: "A", Value: "x"}}}) {
+		t.Error("a Plain value that was stored has another test key")
+	}
+	a, b := Spec{Variables: []Variable{{Name: "A", Value: "x"}}}, Spec{Variables: []Variable{{Name: "A"}}}
+	in := map[string]string{"A": "1"}
+	if BuildKey(BuildInput{Spec: a, Values: in}) != BuildKey(BuildInput{Spec: b, Values: in}) {
+		t.Error("the build key sees values")
+	}
+}
+
+func TestVariablesHaveNoOrder(t *testing.T) {
+	t.Parallel()
+	a := []Variable{{Name: "B", Value: "x"}, {Name: "A", Value: "y"}}
+	b := []Variable{{Name: "A", Value: "y"}, {Name: "B", Value: "x"}}
+	if TestKey(Spec{Variables: a}) != TestKey(Spec{Variables: b}) || len(Explain(Spec{Variables: a}, Spec{Variables: b})) != 0 || a[0].Name != "B" {
+		t.Error("the order of Variables means something, or Normalize sorts what it was given")
+	}
+}
+
+func TestDetachTakesValuesOnly(t *testing.T) {
+	t.Parallel()
+	s := Spec{Image: "x", Variables: []Variable{{Name: "A", Value: "y", ValueID: "1", Note: "n"}}}
+	want := Spec{Image: "x", Variables: []Variable{{Name: "A", ValueID: "1", Note: "n"}}}
+	if got := Detach(s); !reflect.DeepEqual(got, want) || s.Variables[0].Value != "y" {
+		t.Errorf("got %+v, left %+v", got, s)
+	}
+}
+
 func TestPlatformAndClaudeCodeMoveTheBuildKey(t *testing.T) {
 	t.Parallel()
 	for _, in := range []BuildInput{
@@ -93,31 +269,31 @@ func TestPlatformAndClaudeCodeMoveTheBuildKey(t *testing.T) {
 
 func TestEveryFieldOfASpecStandsInTheTable(t *testing.T) {
 	t.Parallel()
-	named := map[string]bool{}
+	named := map[string]bool{"variables": true} // each by itself, in explainVariables
 	for _, f := range fields {
 		named[f.name] = true
 		if consequences[f.affects] == "" {
 			t.Errorf("what a change of %s affects is not said", f.name)
 		}
-		if known[f.name] == nil {
+		if key, _, _ := strings.Cut(f.name, "."); known[key] == nil {
 			t.Errorf("no document can have %s", f.name)
 		}
 	}
 	typ := reflect.TypeFor[Spec]()
 	for i := range typ.NumField() {
 		tag, _, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
-		if !named[tag] {
+		if name := strings.ReplaceAll(strings.Replace(tag, "_file", ".file", 1), "_", "-"); !named[name] {
 			t.Errorf("field %s is not in the table: nobody has said what a change of it affects", typ.Field(i).Name)
 		}
 		// Each field must be seen by Explain, whatever its type.
-		a := full
+		a := everything
 		reflect.ValueOf(&a).Elem().Field(i).SetZero()
-		if len(Explain(full, a)) != 1 {
+		if len(Explain(everything, a)) != 1 {
 			t.Errorf("Explain doesn't see a change of %s", typ.Field(i).Name)
 		}
 	}
-	if len(named) != typ.NumField() || len(known) != typ.NumField() {
-		t.Errorf("the table has %d fields, a document %d, a Spec %d", len(named), len(known), typ.NumField())
+	if len(named) != typ.NumField() || len(known) != len(keys) {
+		t.Errorf("the table has %d fields, a Spec %d; a document reads %d keys of %d", len(named), typ.NumField(), len(known), len(keys))
 	}
 }
 
@@ -203,10 +379,10 @@ func TestNormalizeIsForWhatABrowserSends(t *testing.T) {
 	t.Parallel()
 	got := Normalize(Spec{Image: " node:22\n", Bootstrap: "\ufeff#!/bin/sh\r\necho\r\r\n", Start: "\r\n  \t"})
 	want := Spec{Image: "node:22", Bootstrap: "#!/bin/sh\necho\n"}
-	if got != want {
+	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v", got)
 	}
-	if Normalize(Spec{}) != Default() {
+	if !reflect.DeepEqual(Normalize(Spec{}), Default()) {
 		t.Error("an empty Spec does not become the default one")
 	}
 }
@@ -235,7 +411,7 @@ func TestCutSaysWhatWasAskedAndGiven(t *testing.T) {
 	if _, notes := (Limits{Runner: "r3", Memory: 18513063 << 10}).Cut(Spec{Memory: 900 << 30}); len(notes) != 1 || notes[0] != "asked 900GiB of memory, runner r3 gives 17.7GiB" {
 		t.Errorf("a limit of odd kilobytes: %q", notes)
 	}
-	if got, notes := (Limits{}).Cut(full); got != full || notes != nil {
+	if got, notes := (Limits{}).Cut(full); !reflect.DeepEqual(got, full) || notes != nil {
 		t.Errorf("no limits: %+v, %q", got, notes)
 	}
 	if _, notes := (Limits{Runner: "r2", CPU: 0.5}).Cut(Spec{CPU: 1}); len(notes) != 1 || notes[0] != "asked 1 CPU, runner r2 gives 0.5" {
@@ -245,13 +421,13 @@ func TestCutSaysWhatWasAskedAndGiven(t *testing.T) {
 
 func TestSpecIsTheSameThroughJSON(t *testing.T) {
 	t.Parallel()
-	for _, s := range []Spec{full, {}, Default(), {Image: "x", CPU: 0.07}} {
+	for _, s := range []Spec{full, {}, Default(), {Image: "x", CPU: 0.07}, everything, Normalize(Spec{Folders: new([]Folder)})} {
 		b, err := json.Marshal(s)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var back Spec
-		if err := json.Unmarshal(b, &back); err != nil || back != s {
+		if err := json.Unmarshal(b, &back); err != nil || !reflect.DeepEqual(back, s) {
 			t.Errorf("%s: %+v, %v", b, back, err)
 		}
 	}

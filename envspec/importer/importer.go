@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -140,7 +141,7 @@ func (p *Proposal) write(from plan) error {
 	}
 	p.Spec = envspec.Normalize(s)
 	p.Document = "# Proposed by claude-hub env import, from " + printable(p.Source) + "\n\n" + string(envspec.Format(p.Spec))
-	if back, err := envspec.Parse("environment.yml", []byte(p.Document)); err != nil || back != p.Spec {
+	if back, err := envspec.Parse("environment.yml", []byte(p.Document), nil); err != nil || !reflect.DeepEqual(back, p.Spec) {
 		return fmt.Errorf("what %s says makes no right environment.yml: %w", printable(p.Source), err)
 	}
 	return nil

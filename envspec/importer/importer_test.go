@@ -262,7 +262,7 @@ func TestWhatAnEnvironmentCanHoldIsTakenAndTheRestIsNamed(t *testing.T) {
 // something.
 func check(t *testing.T, p Proposal, file string, b []byte) {
 	t.Helper()
-	if back, err := envspec.Parse("e.yml", []byte(p.Document)); err != nil || back != p.Spec {
+	if back, err := envspec.Parse("e.yml", []byte(p.Document), nil); err != nil || !reflect.DeepEqual(back, p.Spec) {
 		t.Fatalf("%q is no right document: %v", p.Document, err)
 	}
 	told := map[string]bool{}

@@ -16,7 +16,7 @@ func check(t *testing.T, doc string) string {
 	if _, err := exec.LookPath("bash"); err != nil {
 		t.Fatal("these tests need bash: apt-get install bash")
 	}
-	s, err := envspec.Parse("e.yml", []byte(doc))
+	s, err := envspec.Parse("e.yml", []byte(doc), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestNothingOfAScriptIsRunNorOfTheCallersEnvironment(t *testing.T) {
 func TestWithoutBashScriptsAreNotLookedAt(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	doc := []byte("start: echo )\n")
-	s, err := envspec.Parse("e.yml", doc)
+	s, err := envspec.Parse("e.yml", doc, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

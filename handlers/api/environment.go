@@ -80,7 +80,7 @@ func (a *api) saveDraft(w http.ResponseWriter, r *http.Request, g access.Grant) 
 			name = "environment.yml"
 		}
 		var err error
-		if spec, err = envspec.Parse(name, []byte(*in.YAML)); err != nil {
+		if spec, err = envspec.Parse(name, []byte(*in.YAML), nil); err != nil {
 			return problems(err)
 		}
 	}
