@@ -23,7 +23,10 @@ const (
 	// typed, or padded, often has.
 	leastDistinct = 8
 
-	format1 = 0x01 // format1 | key id [8] | nonce [12] | ciphertext and tag
+	format1 = 0x01 // format1 | key id [8] | nonce [12] | ciphertext and tag [16]
+
+	// Overhead is by how many bytes a sealed value is longer than what was sealed.
+	Overhead = 1 + idSize + 12 + 16
 
 	idInfo     = "hub key id v1"
 	dataInfo   = "hub data v1"

@@ -51,6 +51,9 @@ func TestAValueOpensWhereItWasSealedAndNowhereElse(t *testing.T) {
 		if id != k.Primary() {
 			t.Fatalf("sealed under %s, want the first key %s", id, k.Primary())
 		}
+		if len(sealed) != len(plain)+seal.Overhead {
+			t.Errorf("%d bytes became %d", len(plain), len(sealed))
+		}
 		got, err := k.Open(here, sealed)
 		if err != nil || got == nil || !bytes.Equal(got, plain) {
 			t.Fatalf("opened %d bytes of %d: %v", len(got), len(plain), err)

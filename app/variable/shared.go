@@ -1,0 +1,524 @@
+package variable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/claude-hub/claude-hub/app/access"
+	"github.com/claude-hub/claude-hub/app/audit"
+	"github.com/claude-hub/claude-hub/app/fault"
+	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/envspec"
+	"github.com/claude-hub/claude-hub/store"
+)
+
+// MaxShared is how many Shared variables a Hub keeps.
+const MaxShared = 1000
+
+// Shared is a Shared variable as people see it. It belongs to no Repo: anyone signed in manages it (ADR 0009).
+type Shared struct {
+	ID        string
+	Name      string
+	Note      string
+	Sensitive bool
+	Revision  int64
+	Status    Status // Set or Lost
+	Value     string // of a Plain one; of a Sensitive one always ""
+	Digest    string // of a Sensitive one that is set: see State
+	SetAt     time.Time
+	SetBy     string // login
+	CreatedAt time.Time
+	CreatedBy string // login
+
+	valueID string
+	valueAt time.Time
+	plain   text
+	sealed  []byte
+}
+
+// Format keeps its value out of everything that fmt makes.
+func (s Shared) Format(f fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(f, "Shared variable %s (%s, revision %d)", s.Name, s.ID, s.Revision)
+}
+
+// Users are the Repos whose draft or current version links a Shared variable: those that the person may use by name, the
+// others by their number.
+type Users struct {
+	Repos  []access.Repo // by name
+	Hidden int
+}
+
+// Sentence says who uses it, "" when nobody does.
+func (u Users) Sentence() string {
+	var names []string
+	for _, r := range u.Repos {
+		names = append(names, r.Name)
+	}
+	switch {
+	case u.Hidden == 1:
+		names = append(names, "1 Repo that you have no access to")
+	case u.Hidden > 1:
+		names = append(names, fmt.Sprintf("%d Repos that you have no access to", u.Hidden))
+	}
+	return list(names)
+}
+
+// TopicShared is the topic of store.DB.Changed that is woken at every change of a Shared variable.
+const TopicShared = "shared-variables"
+
+func scanShared(scan func(...any) error) (s Shared, err error) {
+	var plain *string
+	var lost time.Time
+	err = scan(&s.ID, &s.Name, &s.Note, &s.Sensitive, &s.Revision, &s.valueID, store.At(&s.valueAt), &plain, &s.sealed, store.At(&lost),
+		store.At(&s.SetAt), &s.SetBy, store.At(&s.CreatedAt), &s.CreatedBy)
+	if plain != nil {
+		s.plain, s.Value = text(*plain), *plain
+	}
+	s.Status = Set
+	if !lost.IsZero() {
+		s.Status = Lost
+	}
+	return s, err
+}
+
+// shared reads one by its name; a fault of code not-found when there is none.
+func shared(tx *store.Tx, name string) (Shared, error) {
+	s, err := scanShared(tx.Row(sharedNamedSQL, store.Text(name)).Scan)
+	if errors.Is(err, store.ErrNotFound) {
+		return Shared{}, fault.New(fault.NotFound, "There is no Shared variable %s.", name)
+	}
+	if err != nil {
+		return Shared{}, fmt.Errorf("read a Shared variable: %w", err)
+	}
+	return s, nil
+}
+
+// digested fills in the digest.
+func (v *Vault) digested(s Shared) Shared {
+	if s.Sensitive && s.Status == Set {
+		if plain, err := v.seal.Open(sharedPlace(s.ID), s.sealed); err == nil {
+			s.Digest = v.seal.Digest(plain)
+		}
+	}
+	return s
+}
+
+// Shared lists all Shared variables by name, and who uses each, by its id.
+func (v *Vault) Shared(ctx context.Context, who access.Person) ([]Shared, map[string]Users, error) {
+	if err := signedIn(who); err != nil {
+		return nil, nil, err
+	}
+	repos, err := v.gate.Repos(ctx, who)
+	if err != nil {
+		return nil, nil, err
+	}
+	type link struct {
+		shared string
+		repo   github.RepoID
+	}
+	var all []Shared
+	var links []link
+	err = v.db.Read(ctx, func(tx *store.Tx) (err error) {
+		if all, err = store.All(tx, scanShared, sharedSQL); err != nil {
+			return fmt.Errorf("list Shared variables: %w", err)
+		}
+		links, err = store.All(tx, func(scan func(...any) error) (l link, err error) { return l, scan(&l.shared, &l.repo) }, allLinksSQL)
+		if err != nil {
+			return fmt.Errorf("list Links: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	ids := map[string][]github.RepoID{}
+	for _, l := range links {
+		ids[l.shared] = append(ids[l.shared], l.repo)
+	}
+	users := make(map[string]Users, len(all))
+	for i := range all {
+		all[i] = v.digested(all[i])
+		users[all[i].ID] = usersOf(ids[all[i].ID], repos)
+	}
+	return all, users, nil
+}
+
+// SharedNamed reads one, and who uses it.
+func (v *Vault) SharedNamed(ctx context.Context, who access.Person, name string) (Shared, Users, error) {
+	if err := signedIn(who); err != nil {
+		return Shared{}, Users{}, err
+	}
+	repos, err := v.gate.Repos(ctx, who)
+	if err != nil {
+		return Shared{}, Users{}, err
+	}
+	var s Shared
+	var users Users
+	err = v.db.Read(ctx, func(tx *store.Tx) (err error) {
+		if s, err = shared(tx, name); err != nil {
+			return err
+		}
+		users, err = linkedBy(tx, s.ID, repos)
+		return err
+	})
+	return v.digested(s), users, err
+}
+
+// SharedNames lists their names, which is what somebody who makes a Link chooses from.
+func (v *Vault) SharedNames(tx *store.Tx) ([]string, error) {
+	return store.All(tx, store.Scan1[string], sharedNamesSQL)
+}
+
+func signedIn(who access.Person) error {
+	if who.ID() == "" {
+		return fault.New(fault.Unauthorized, "You are not signed in.")
+	}
+	return nil
+}
+
+func linkedBy(tx *store.Tx, id string, repos []access.Repo) (Users, error) {
+	ids, err := store.All(tx, store.Scan1[github.RepoID], linkedSQL, id)
+	if err != nil {
+		return Users{}, fmt.Errorf("read who links a Shared variable: %w", err)
+	}
+	return usersOf(ids, repos), nil
+}
+
+// usersOf shows names of repos only, which are those that the person may use.
+func usersOf(ids []github.RepoID, repos []access.Repo) (u Users) {
+	for _, r := range repos { // in the order of names
+		if slices.Contains(ids, r.ID) {
+			u.Repos = append(u.Repos, r)
+		}
+	}
+	u.Hidden = len(ids) - len(u.Repos)
+	return u
+}
+
+// NewShared is what a Shared variable begins as.
+type NewShared struct {
+	Name      string
+	Note      string
+	Sensitive bool
+	Value     []byte
+}
+
+// Format keeps its value out of everything that fmt makes.
+func (n NewShared) Format(f fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(f, "new Shared variable %s", n.Name)
+}
+
+// CreateShared makes one. A name that is taken is a fault.Invalid with the field "name".
+func (v *Vault) CreateShared(ctx context.Context, who access.Person, n NewShared) (Shared, error) {
+	if err := errors.Join(signedIn(who), checkName(n.Name), checkNote(n.Note), checkSharedValue(n.Name, n.Sensitive, n.Value)); err != nil {
+		return Shared{}, fault.Of(err)
+	}
+	var made Shared
+	err := v.db.Write(ctx, func(tx *store.Tx) error {
+		names, err := v.SharedNames(tx)
+		if err != nil {
+			return fmt.Errorf("list Shared variables: %w", err)
+		}
+		switch {
+		case slices.Contains(names, n.Name):
+			return fault.Field("name", "There is a Shared variable %s already.", n.Name)
+		case len(names) >= MaxShared:
+			return fault.New(fault.Refused, "This Hub has %d Shared variables, and keeps no more. Delete one that nothing links first.", MaxShared)
+		}
+		id := store.NewID()
+		plain, sealed, key, err := v.store(tx, id, n.Sensitive, n.Value)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(insertSharedSQL, id, n.Name, n.Note, n.Sensitive, store.NewID(), tx.Now(), plain, sealed, key, who.ID()); err != nil {
+			return fmt.Errorf("save a Shared variable: %w", err)
+		}
+		made, err = v.changed(tx, id, who, "create")
+		return err
+	})
+	return made, err
+}
+
+// store is the columns of a value: plain, sealed, and the id of the key.
+func (v *Vault) store(tx *store.Tx, id string, sensitive bool, value []byte) (plain *string, sealed []byte, key *string, err error) {
+	if !sensitive {
+		s := string(value)
+		return &s, nil, nil, nil
+	}
+	sealed, keyID, err := v.seal.Seal(tx, sharedPlace(id), value)
+	if err != nil {
+		return nil, nil, nil, sealing(err)
+	}
+	return nil, sealed, &keyID, nil
+}
+
+// SetShared gives it a new value, and with sensitive what it is from now on. The value has a new id: where an Environment
+// uses it at build, its build key moves, and each Runner builds anew the next time a Session boots; without a Test build and
+// without a new version. The one exception is a value that is entered in place of a lost one, which keeps its id.
+func (v *Vault) SetShared(ctx context.Context, who access.Person, name string, revision int64, sensitive bool, value []byte) (Shared, error) {
+	if err := errors.Join(signedIn(who), checkSharedValue(name, sensitive, value)); err != nil {
+		return Shared{}, fault.Of(err)
+	}
+	return v.change(ctx, who, name, revision, "value", func(tx *store.Tx, s Shared) (int64, error) {
+		id, at := store.NewID(), tx.Now()
+		if s.Status == Lost && sensitive {
+			id, at = s.valueID, s.valueAt
+		} else if !sensitive && !s.Sensitive && s.Value == string(value) {
+			return 1, nil // the same text
+		}
+		plain, sealed, key, err := v.store(tx, s.ID, sensitive, value)
+		if err != nil {
+			return 0, err
+		}
+		return tx.Exec(setSharedSQL, s.ID, s.Revision, sensitive, id, at, plain, sealed, key, tx.Now(), who.ID())
+	})
+}
+
+// NoteShared changes its note, and nothing of its value.
+func (v *Vault) NoteShared(ctx context.Context, who access.Person, name string, revision int64, note string) (Shared, error) {
+	if err := errors.Join(signedIn(who), checkNote(note)); err != nil {
+		return Shared{}, fault.Of(err)
+	}
+	return v.change(ctx, who, name, revision, "note", func(tx *store.Tx, s Shared) (int64, error) {
+		return tx.Exec(noteSharedSQL, s.ID, s.Revision, note)
+	})
+}
+
+// RenameShared changes its name, and nothing of its value. It is refused while something links it: Links name it by name, in
+// versions too, which never change.
+func (v *Vault) RenameShared(ctx context.Context, who access.Person, name string, revision int64, to string) (Shared, error) {
+	if err := errors.Join(signedIn(who), checkName(to)); err != nil {
+		return Shared{}, fault.Of(err)
+	}
+	repos, err := v.gate.Repos(ctx, who)
+	if err != nil {
+		return Shared{}, err
+	}
+	return v.change(ctx, who, name, revision, "rename", func(tx *store.Tx, s Shared) (int64, error) {
+		if err := unused(tx, repos, s, "renamed"); err != nil {
+			return 0, err
+		}
+		if _, err := shared(tx, to); !fault.Is(err, fault.NotFound) {
+			if err == nil {
+				err = fault.Field("name", "There is a Shared variable %s already.", to)
+			}
+			return 0, err
+		}
+		return tx.Exec(renameSharedSQL, s.ID, s.Revision, to)
+	})
+}
+
+// DeleteShared deletes it with its value. It is refused while something links it.
+func (v *Vault) DeleteShared(ctx context.Context, who access.Person, name string, revision int64) error {
+	if err := signedIn(who); err != nil {
+		return err
+	}
+	repos, err := v.gate.Repos(ctx, who)
+	if err != nil {
+		return err
+	}
+	_, err = v.change(ctx, who, name, revision, "delete", func(tx *store.Tx, s Shared) (int64, error) {
+		if err := unused(tx, repos, s, "deleted"); err != nil {
+			return 0, err
+		}
+		return tx.Exec(deleteSharedSQL, s.ID, s.Revision)
+	})
+	return err
+}
+
+// unused refuses what can't be done while something links s. repos are those that the person may use.
+func unused(tx *store.Tx, repos []access.Repo, s Shared, what string) error {
+	users, err := linkedBy(tx, s.ID, repos)
+	if err != nil {
+		return err
+	}
+	if by := users.Sentence(); by != "" {
+		return fault.New(fault.Refused, "The Shared variable %s can't be %s while a draft or an applied version links it: that of %s. Take the Link out there first.", s.Name, what, by)
+	}
+	return nil
+}
+
+// change runs f on one at the revision that its caller had read.
+func (v *Vault) change(ctx context.Context, who access.Person, name string, revision int64, action string, f func(*store.Tx, Shared) (int64, error)) (Shared, error) {
+	var after Shared
+	err := v.db.Write(ctx, func(tx *store.Tx) error {
+		s, err := shared(tx, name)
+		if err != nil {
+			return err
+		}
+		if s.Revision != revision {
+			return fault.New(fault.Conflict, "The Shared variable %s was changed meanwhile: it is at revision %d, you had read %d. Nothing of yours was saved; look at it and try again.",
+				name, s.Revision, revision)
+		}
+		n, err := f(tx, s)
+		if err != nil {
+			return err
+		}
+		if n != 1 {
+			return fault.New(fault.Conflict, "The Shared variable %s was changed by somebody else at the same moment. Look at it and try again.", name)
+		}
+		if action == "delete" {
+			tx.Wake(TopicShared)
+			return recordShared(tx, who, s, action)
+		}
+		after, err = v.changed(tx, s.ID, who, action)
+		return err
+	})
+	return after, err
+}
+
+// changed reads what was written, and says so to those who wait and to the audit log.
+func (v *Vault) changed(tx *store.Tx, id string, who access.Person, action string) (Shared, error) {
+	s, err := scanShared(tx.Row(sharedByIDSQL, id).Scan)
+	if err != nil {
+		return Shared{}, fmt.Errorf("read a Shared variable: %w", err)
+	}
+	tx.Wake(TopicShared)
+	return v.digested(s), recordShared(tx, who, s, action)
+}
+
+func recordShared(tx *store.Tx, who access.Person, s Shared, action string) error {
+	return audit.Record(tx, audit.Entry{Who: who.ID(), Action: "shared-variable." + action, Subject: s.ID, Detail: map[string]any{
+		"name": s.Name, "sensitive": s.Sensitive, "revision": s.Revision,
+	}})
+}
+
+// Hold records the Shared variables that spec links, for as long as holder (a draft's or a current version's id) stands for
+// it, in place of those it had: none of them can be renamed or deleted meanwhile.
+func (v *Vault) Hold(tx *store.Tx, environment, holder string, spec envspec.Spec) error {
+	if err := v.Release(tx, holder); err != nil {
+		return err
+	}
+	for _, x := range spec.Variables {
+		if x.Link == "" {
+			continue
+		}
+		s, err := shared(tx, x.Link)
+		if fault.Is(err, fault.NotFound) {
+			return fault.Field("variables."+x.Name, "%s links the Shared variable %s, which doesn't exist any more.", x.Name, x.Link)
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(linkSQL, holder, s.ID, environment); err != nil {
+			return fmt.Errorf("save a Link: %w", err)
+		}
+	}
+	return nil
+}
+
+// Release gives up what Hold recorded for holder.
+func (v *Vault) Release(tx *store.Tx, holder string) error {
+	if _, err := tx.Exec(unlinkSQL, holder); err != nil {
+		return fmt.Errorf("delete Links: %w", err)
+	}
+	return nil
+}
+
+// Moved is a Link whose Shared variable has another value now.
+type Moved struct {
+	Name   string // the Link's own
+	Shared string
+	At     time.Time
+	By     string // login
+}
+
+// MovedSince lists the Links of spec, available at build, whose Shared variable got a new value after a time, in the order
+// of spec: builds made before it hold the old one.
+func (v *Vault) MovedSince(tx *store.Tx, spec envspec.Spec, since time.Time) ([]Moved, error) {
+	var moved []Moved
+	for _, x := range spec.Variables {
+		if x.Link == "" || !x.AtBuild() {
+			continue
+		}
+		s, err := shared(tx, x.Link)
+		if fault.Is(err, fault.NotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if s.valueAt.After(since) {
+			moved = append(moved, Moved{Name: x.Name, Shared: s.Name, At: s.valueAt, By: s.SetBy})
+		}
+	}
+	return moved, nil
+}
+
+var sharedName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+
+func checkName(name string) error {
+	if !sharedName.MatchString(name) {
+		return fault.Field("name", "A Shared variable's name has letters, digits and _, begins with no digit, and has at most 128 characters.")
+	}
+	return nil
+}
+
+func checkNote(note string) error {
+	switch {
+	case len(note) > maxNote:
+		return fault.Field("note", "The note is longer than %d bytes.", maxNote)
+	case !utf8.ValidString(note) || strings.IndexByte(note, 0) >= 0:
+		return fault.Field("note", "The note is no UTF-8 text.")
+	}
+	return nil
+}
+
+func checkSharedValue(name string, sensitive bool, value []byte) error {
+	err := checkPlain(name, string(value))
+	if sensitive {
+		err = checkSensitive(name, value)
+	}
+	if err != nil {
+		return fault.Field("value", "%s.", sentence(err.Error()))
+	}
+	return nil
+}
+
+// nearest is a hint for somebody who mistyped the name of a Shared variable, to be put behind the sentence that says so.
+func nearest(tx *store.Tx, name string) (string, error) {
+	all, err := store.All(tx, store.Scan1[string], sharedNamesSQL)
+	if err != nil {
+		return "", fmt.Errorf("list Shared variables: %w", err)
+	}
+	const most = 3
+	var near []string
+	for far := 0; far <= max(1, len(name)/3) && len(near) < most; far++ {
+		for _, n := range all {
+			if len(near) < most && distance(strings.ToUpper(n), strings.ToUpper(name)) == far {
+				near = append(near, n)
+			}
+		}
+	}
+	if len(near) == 0 {
+		return "; make it first, on the page of Shared variables", nil
+	}
+	return ". Did you mean " + strings.Replace(list(near), " and ", " or ", 1) + "?", nil
+}
+
+// distance is how many bytes must be added, dropped or changed to come from a to b.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j+1]+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}
