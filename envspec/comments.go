@@ -11,18 +11,23 @@ import (
 // comment is one comment of a document. The YAML library has them too, attached to nodes, but not all of them: those of
 // a document without keys are lost, and some of what stands around blocks.
 type comment struct {
-	text  string // from the # on, without white space at its end
-	at    int    // its offset
-	own   bool   // nothing else is on its line
-	blank bool   // the line before is empty
+	text   string // from the # on, without white space at its end
+	at     int    // its offset
+	column int    // in bytes
+	own    bool   // nothing else is on its line
+	blank  bool   // the line before is empty
 }
 
-// entry is one key of a document with its value, and the comments that belong to it.
+// entry is one key of a document with its value, or one item of a list, and the comments that belong to it.
 type entry struct {
-	key   string
-	at    int // the key's offset
-	value int // the value's offset
-	blank bool
+	key      string // none of an item
+	at       int    // the key's offset
+	value    int    // the value's offset
+	last     int    // the offset of what the value ends with: the value itself, or the last in it
+	column   int    // of what the entry begins with, in bytes
+	blank    bool
+	group    bool // the value is a group or a list, and written as a block
+	children []entry
 }
 
 // layout is what a document has besides its values.
@@ -34,61 +39,112 @@ type layout struct {
 // scanner finds the comments of a document that is right. It goes from scalar to scalar, whose places and styles the
 // library says: between them each # begins a comment.
 type scanner struct {
-	b    []byte
-	i    int
-	flow bool
-	kept int // the end of a block that keeps its empty lines: they separate nothing
-	out  layout
+	b      []byte
+	i      int
+	places map[*yaml.Node]int
+	next   []*yaml.Node // those not reached yet, in the order of the document
+	flow   int          // how deep in brackets and braces
+	outer  int          // how deep what was reached last stands
+	ended  bool         // what was reached last has an end of its own
+	last   int          // where that begins
+	kept   int          // the end of a block that keeps its empty lines: they separate nothing
+	out    layout
 }
 
 // scan reads the layout of a document without byte order mark. root is its mapping, nil when it has none.
 func scan(b []byte, root *yaml.Node) layout {
 	s := scanner{b: b}
-	if root == nil {
-		s.between(len(b), false)
-		return s.out
+	if root != nil {
+		s.next = inOrder(nil, root)
+		s.places = offsets(b, s.next)
+		s.reach(root, 0)
+		s.out.entries = s.entries(root, true)
 	}
-	s.flow = root.Style&yaml.FlowStyle != 0
-	places := offsets(b, root.Content)
-	after := false
-	for n, node := range root.Content {
-		s.between(places[n], after)
-		s.i = max(s.i, places[n])
-		if n%2 == 0 {
-			s.out.entries = append(s.out.entries, entry{key: node.Value, at: s.i, blank: s.emptyBefore(s.i)})
-		}
-		next := len(b)
-		if n+1 < len(places) {
-			next = places[n+1]
-		}
-		s.properties(next)
-		if n%2 == 1 {
-			s.out.entries[n/2].value = s.i
-		}
-		after = s.scalar(node, root.Column-1)
-	}
-	s.between(len(b), after)
+	s.between(len(b), s.ended)
 	return s.out
 }
 
+func inOrder(all []*yaml.Node, n *yaml.Node) []*yaml.Node {
+	all = append(all, n)
+	for _, c := range n.Content {
+		all = inOrder(all, c)
+	}
+	return all
+}
+
+// entries takes a group or a list that was reached, and tells of what is in it. deep says to tell also of each Variable and
+// pattern in that.
+func (s *scanner) entries(n *yaml.Node, deep bool) (out []entry) {
+	step := 2
+	if n.Kind == yaml.SequenceNode {
+		step = 1
+	}
+	for i := 0; i+step <= len(n.Content); i += step {
+		var e entry
+		if step == 2 {
+			key := n.Content[i]
+			e.key = key.Value
+			e.at = s.reach(key, n.Column-1)
+		}
+		block := s.outer == 0
+		value := n.Content[i+step-1]
+		begin := s.reach(value, n.Column-1)
+		if step == 1 {
+			e.at, block = begin, s.outer == 0
+		}
+		e.value = s.last
+		e.column = e.at - s.lineStart(e.at)
+		e.blank = s.emptyBefore(e.at)
+		e.group = block && value.Kind != yaml.ScalarNode
+		if children := s.entries(value, false); deep && (e.key == "variables" || e.key == "dependency-folders") {
+			e.children = children
+		}
+		e.last = s.last
+		out = append(out, e)
+	}
+	return out
+}
+
+// reach goes to a node, takes it if it is a scalar, and its first character if it is in brackets or braces. It returns where
+// the node begins; where it begins without its tag is in last. indent is that of the mapping or list it stands in.
+func (s *scanner) reach(n *yaml.Node, indent int) int {
+	place := s.places[n]
+	s.between(place, s.ended)
+	s.i = max(s.i, place)
+	begin := s.i
+	s.outer = s.flow
+	s.next = s.next[1:]
+	to := len(s.b)
+	if len(s.next) > 0 {
+		to = s.places[s.next[0]]
+	}
+	if n.Kind == yaml.ScalarNode || n.Style&yaml.FlowStyle != 0 {
+		s.properties(to)
+	}
+	s.last = s.i
+	switch {
+	case n.Kind == yaml.ScalarNode:
+		s.ended = s.scalar(n, indent)
+	case n.Style&yaml.FlowStyle != 0 && s.i < len(s.b):
+		s.i, s.flow, s.ended = s.i+1, s.flow+1, true
+	}
+	return begin
+}
+
 // offsets are the places of nodes, which are in the order of the document.
-func offsets(b []byte, nodes []*yaml.Node) []int {
-	out := make([]int, len(nodes))
-	line, i := 1, 0
-	for n, node := range nodes {
-		for line < node.Line && i < len(b) {
-			if size := lineBreak(b[i:]); size > 0 {
-				line, i = line+1, i+size
-			} else {
-				i++
+func offsets(b []byte, nodes []*yaml.Node) map[*yaml.Node]int {
+	out := make(map[*yaml.Node]int, len(nodes))
+	line, column, i := 1, 1, 0
+	for _, node := range nodes {
+		for i < len(b) && (line < node.Line || column < node.Column) {
+			if size := lineBreak(b[i:]); size > 0 && line < node.Line {
+				line, column, i = line+1, 1, i+size
+				continue
 			}
+			_, size := utf8.DecodeRune(b[i:])
+			column, i = column+1, i+size
 		}
-		at := i
-		for range node.Column - 1 {
-			_, size := utf8.DecodeRune(b[at:])
-			at += size
-		}
-		out[n] = at
+		out[node] = i
 	}
 	return out
 }
@@ -114,9 +170,12 @@ func (s *scanner) between(to int, after bool) {
 	for s.i < to {
 		if s.b[s.i] == '#' && (after || s.separated()) {
 			s.comment()
-		} else {
-			s.i++
+			continue
 		}
+		if s.flow > 0 && (s.b[s.i] == '}' || s.b[s.i] == ']') {
+			s.flow, after = s.flow-1, true
+		}
+		s.i++
 	}
 }
 
@@ -127,8 +186,8 @@ func (s *scanner) separated() bool {
 	switch c := s.b[s.i-1]; {
 	case c == ' ', c == '\t', c == '\n', c == '\r':
 		return true
-	case s.flow && strings.IndexByte(",[]{}", c) >= 0, c == '{':
-		return s.flow
+	case strings.IndexByte(",[]{}", c) >= 0:
+		return s.flow > 0
 	}
 	for _, long := range []string{"\u0085", "\u2028", "\u2029"} {
 		if bytes.HasSuffix(s.b[:s.i], []byte(long)) {
@@ -145,7 +204,7 @@ func (s *scanner) comment() {
 	}
 	line := s.lineStart(begin)
 	s.out.comments = append(s.out.comments, comment{
-		text: strings.TrimRight(string(s.b[begin:s.i]), " \t"), at: begin,
+		text: strings.TrimRight(string(s.b[begin:s.i]), " \t"), at: begin, column: begin - line,
 		own: len(bytes.Trim(s.b[line:begin], " \t")) == 0, blank: s.emptyBefore(begin),
 	})
 }
@@ -183,7 +242,7 @@ func (s *scanner) emptyBefore(at int) bool {
 // properties takes a tag, and what stands between it and its scalar.
 func (s *scanner) properties(to int) {
 	for s.i < to && (s.b[s.i] == '!' || s.b[s.i] == '&') {
-		for s.i < to && strings.IndexByte(" \t\r\n", s.b[s.i]) < 0 && lineBreak(s.b[s.i:]) == 0 && (!s.flow || strings.IndexByte(",}", s.b[s.i]) < 0) {
+		for s.i < to && strings.IndexByte(" \t\r\n", s.b[s.i]) < 0 && lineBreak(s.b[s.i:]) == 0 && (s.flow == 0 || strings.IndexByte(",]}", s.b[s.i]) < 0) {
 			s.i++
 		}
 		for s.i < to {

@@ -48,7 +48,24 @@ func TestReformatWritesTheCanonicalDocument(t *testing.T) {
 		"start: !!str # a\n  \"x\" # b\n":                                                "# a\n# b\nstart: |-\n  x\n",
 		"start: >2 # a\n   x\n  y\n":                                                     "start: |2 # a\n   x\n  y\n",
 		"  image: a/b\n  # c\n  start: |\n    x\n   # d\n":                               "image: a/b\n# c\nstart: |\n  x\n# d\n",
-		"%YAML 1.1 # a\n---\nimage: a/b\n":                                               "# a\n\nimage: a/b\n",
+		"variables:\n    B: x # b\n    # about A\n    A: 'w'\n":                          "variables:\n  # about A\n  A: w\n  B: x # b\n",
+		"variables: # all\n\n  # about A\n  A: w\n\n  B: x\n  # last\n# cpu\ncpu: 1\n":   "# cpu\ncpu: 1\nvariables: # all\n  # about A\n  A: w\n\n  B: x\n  # last\n",
+		"variables:\n  A: { sensitive: true, build: true } # a\n  B:\n    # b1\n    link: S # b2\n    # b3\n  C: {value: \"on\"}\n": "variables:\n  A: {sensitive: true, build: true} # a\n  # b1\n  # b2\n  # b3\n  B: {link: S}\n  C: \"on\"\n",
+		"variables:\n  A:\n    note: nn # n\n    sensitive: true\n  B: {value: 'x\n\n    w', note: b}\n":                            "variables:\n  A: # n\n    sensitive: true\n    note: nn\n  B:\n    value: |-\n      x\n      w\n    note: b\n",
+		"variables: {B: x, # b\n A: w} # a\n":                      "variables:\n  A: w # a\n  B: x # b\n",
+		"variables: {}# none\ndocker: false\n":                     "docker: false\nvariables: {} # none\n",
+		"variables:\n  A: |+\n    x\n\n\n  # b\n  B: w\n\n# end\n": "variables:\n  A: |+\n    x\n\n\n  # b\n  B: w\n\n# end\n",
+		"variables:\n  B: |+\n    x\n\n  A: w\n\n\ncpu: 1\n":       "\ncpu: 1\nvariables:\n  A: w\n  B: |+\n    x\n\n"[1:],
+		"variables: {A: 'a,#b', B: a#b}\n":                         "variables:\n  A: \"a,#b\"\n  B: \"a#b\"\n",
+		"variables: {A: a,#b\n B: c}\n":                            "variables:\n  A: a #b\n  B: c\n",
+		"variables:\n  A: a,#b\n  B: a[#b]\n":                      "variables:\n  A: \"a,#b\"\n  B: \"a[#b]\"\n",
+		"dependency-folders: [] # none\n":                          "dependency-folders: [] # none\n",
+		"dependency-folders:\n# js\n- '**/node_modules' # big\n-   pattern: a/b\n    beside: c # why\n# end\ncpu: 1\n": "# end\ncpu: 1\ndependency-folders:\n  # js\n  - \"**/node_modules\" # big\n  - {pattern: a/b, beside: c} # why\n",
+		"dependency-folders: [b, a]\n": "dependency-folders:\n  - b\n  - a\n",
+		"dependency-folders:\n  - {pattern: '**/target', beside: Cargo.toml}\n  - {pattern: '**/.venv', beside: pyproject.toml} # py\n  - {pattern: '**/node_modules', beside: package.json}\n": "dependency-folders:\n  - {pattern: \"**/target\", beside: \"Cargo.toml\"}\n  - {pattern: \"**/.venv\", beside: pyproject.toml} # py\n  - {pattern: \"**/node_modules\", beside: package.json}\n",
+		"bootstrap: # a\n  # b\n  file: scripts/setup.sh # c\nstart: {file: s.sh} # d\n":                                                                                                        "# a\n# b\n# c\nbootstrap: {file: scripts/setup.sh}\nstart: {file: s.sh} # d\n",
+		"bootstrap:\n  file: scripts/setup.sh # c\n": "bootstrap: {file: scripts/setup.sh} # c\n",
+		"%YAML 1.1 # a\n---\nimage: a/b\n":           "# a\n\nimage: a/b\n",
 	} {
 		got, err := Reformat("e.yml", []byte(in))
 		if err != nil || string(got) != want {
@@ -136,10 +153,12 @@ func TestReformatKeepsWhateverStandsTogether(t *testing.T) {
 	t.Parallel()
 	pieces := []string{"image: a/b\n", "image: \"a/b\" # c1\n", "cpu: 1\n", "cpu: 2.50#x\n", "memory: 4GiB  # c2 # c3\n", "start: |\n", "start: |+ # c4\n", "bootstrap: >-\n",
 		"bootstrap: |3\n", "  # d1\n", "   text # d2\n", "    deep\n", "# e1\n", "\n", "\n", "  \n", "      # e2\n", "start: 'a # b\n", "  c' # e3\n", "  d\" # e4\n", "start: \"\\\n",
-		"---\n", "...\n", "{\n", "}\n", ",\n", "? start\n", ": x # f1\n", "  plain ' text\n", "start: plain \"text\n", "start: !!str\n", "\t# g1\n", "start:\n", "# é🙂\u0085", "\r\n", "#\n", "  \" # h1\n"}
+		"---\n", "...\n", "{\n", "}\n", ",\n", "? start\n", ": x # f1\n", "  plain ' text\n", "start: plain \"text\n", "start: !!str\n", "\t# g1\n", "start:\n", "# é🙂\u0085", "\r\n", "#\n", "  \" # h1\n", "variables:\n", "variables: { # i1\n", "  A: x # i2\n", "  B: {sensitive: true} # i3\n",
+		"  C:\n", "    link: S # i4\n", "  D: |+\n", "    note: n,#i5\n", "dependency-folders: # i6\n", "- a # i7\n", "  - {pattern: b, # i8\n", "     beside: c}#i9\n", "start: {file: s.sh} # j1\n",
+		"  # j2\n", "    # j3\n", "  E: [#\n"}
 	random := rand.New(rand.NewPCG(3, 4))
 	right := 0
-	for range 15_000 {
+	for range 30_000 {
 		var b strings.Builder
 		for range 1 + random.IntN(8) {
 			b.WriteString(pieces[random.IntN(len(pieces))])
