@@ -56,10 +56,26 @@ type owner struct {
 	mu       sync.Mutex
 	payloads map[string]any
 	reports  map[string][]fleet.Report
+	values   []*wire.Value // of every assignment
+	refused  string
+	asked    map[string]int // how often for values, by assignment
 }
 
-func (o *owner) Values(context.Context, *store.Tx, fleet.Assignment) ([]*wire.Value, string, error) {
-	return nil, "", nil
+func (o *owner) Values(_ context.Context, _ *store.Tx, a fleet.Assignment) ([]*wire.Value, string, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.asked[a.ID]++
+	if o.refused != "" {
+		return nil, o.refused, nil
+	}
+	return o.values, "", nil
+}
+
+// give sets what the Hub answers when it is asked for values.
+func (o *owner) give(refused string, values ...*wire.Value) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.values, o.refused = values, refused
 }
 
 func (o *owner) Payload(_ context.Context, _ *store.Tx, a fleet.Assignment) ([]byte, error) {
@@ -80,7 +96,7 @@ func (o *owner) Lost(context.Context, *store.Tx, fleet.Assignment) error { retur
 // newWorld makes everything but the Runner itself.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, db: storetest.New(t), owner: &owner{payloads: map[string]any{}, reports: map[string][]fleet.Report{}}}
+	w := &world{t: t, db: storetest.New(t), owner: &owner{payloads: map[string]any{}, reports: map[string][]fleet.Report{}, asked: map[string]int{}}}
 	w.fleet = fleet.New(w.db, fleet.Options{Log: zerolog.Nop()})
 	w.fleet.Own(wire.KindTestBuild, w.owner)
 	w.fleet.Own(wire.KindSession, w.owner)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/claude-hub/claude-hub/runner/build"
@@ -51,6 +52,27 @@ func (r *Runner) writeRecord(rec record, durable bool) error {
 		return fmt.Errorf("the Runner can't store its state: %w", err)
 	}
 	return nil
+}
+
+// redacted is rec as it may be written: texts of programs and agents may repeat a value.
+func (rec record) redacted(text func(string) string) record {
+	failure := func(f *wire.Failure) *wire.Failure {
+		if f == nil {
+			return nil
+		}
+		c := *f
+		c.Message, c.LastLines = text(c.Message), text(c.LastLines)
+		return &c
+	}
+	rec.Failure, rec.Session.StartFailed = failure(rec.Failure), failure(rec.Session.StartFailed)
+	rec.Phases, rec.Notes = slices.Clone(rec.Phases), slices.Clone(rec.Notes)
+	for i := range rec.Phases {
+		rec.Phases[i].Note = text(rec.Phases[i].Note)
+	}
+	for i := range rec.Notes {
+		rec.Notes[i] = text(rec.Notes[i])
+	}
+	return rec
 }
 
 // mark is what of a record must not be lost to a power cut: a Workspace that is cloned again, an outcome that comes twice.

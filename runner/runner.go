@@ -26,6 +26,7 @@ import (
 	"github.com/claude-hub/claude-hub/runner/image"
 	"github.com/claude-hub/claude-hub/runner/sandbox"
 	"github.com/claude-hub/claude-hub/runner/sandbox/oci"
+	"github.com/claude-hub/claude-hub/runner/secret"
 	"github.com/claude-hub/claude-hub/runner/spool"
 	"github.com/claude-hub/claude-hub/runner/wire"
 )
@@ -71,6 +72,9 @@ func ImageFolder(data string) string { return filepath.Join(Folder(data), "image
 func New(data string, identity hubclient.Identity, cfg Config, version string, log zerolog.Logger) (*Runner, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
+		return nil, err
+	}
+	if err := secret.NoCoreDumps(); err != nil {
 		return nil, err
 	}
 	if data, err = filepath.Abs(data); err != nil {
@@ -365,6 +369,9 @@ func (r *Runner) sweep(ctx context.Context) error {
 		switch {
 		case w.machine == nil:
 			tests[id] = !w.rec.Ended
+			if m := w.rec.Marks; tests[id] && m.Key != "" {
+				keys[build.BoxKey(m.Key)] = true
+			}
 		case w.machine.Building() != "":
 			keys[build.BoxKey(w.machine.Building())] = true
 		}

@@ -24,7 +24,7 @@ func (w *world) version(spec envspec.Spec) (wire.Recipe, string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return wire.Recipe{Environment: "env", Spec: raw(w.t, spec), ImageDigest: img.Digest}, build.Key(spec, img.Digest)
+	return wire.Recipe{Environment: "env", Spec: raw(w.t, spec), ImageDigest: img.Digest}, build.Key(spec, img.Digest, nil)
 }
 
 func (w *world) session(recipe wire.Recipe, key, url string, edit ...func(*wire.Session)) string {
@@ -358,7 +358,7 @@ func TestSessionsThatNeedTheSameBuildShareItAndItsLog(t *testing.T) {
 	first := w.session(recipe, key, url)
 	w.untilLog(first, "begin-")
 	second := w.session(recipe, key, url)
-	w.untilLog(second, "under way for another Session")
+	w.untilLog(second, "under way already")
 	w.change(first, fleet.Stop) // the one that began it gives up; the other still gets it
 	w.untilState(first, wire.StateAsleep)
 	w.untilState(second, wire.StateRunning)

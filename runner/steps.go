@@ -25,7 +25,7 @@ func (w *worker) acting(generation int64, state string) error {
 func (w *worker) stepTest(ctx context.Context, rec record, listed bool) (done bool, err error) {
 	switch {
 	case !listed || rec.Want == wire.WantRemove:
-		if err := w.r.builder.CleanTest(ctx, w.id); err != nil {
+		if err := w.r.builder.CleanTest(ctx, w.id, rec.Marks); err != nil {
 			return false, err
 		}
 		if listed && rec.State != wire.StateRemoved {
@@ -64,8 +64,12 @@ func (w *worker) test(ctx context.Context, rec record) error {
 		if err := w.acting(rec.Generation, wire.StateRunning); err != nil {
 			return err
 		}
+		values, err := w.values(ctx, rec, p.Recipe)
+		if err != nil {
+			return err
+		}
 		marks := rec.Marks
-		job := &build.Job{ID: w.id, Recipe: p.Recipe, Log: w.stream, Track: w.track, Marks: &marks}
+		job := &build.Job{ID: w.id, Recipe: p.Recipe, Values: values, Log: w.stream, Track: w.track, Marks: &marks}
 		job.Save = func() error {
 			w.mu.Lock()
 			w.rec.Marks = marks
@@ -102,7 +106,10 @@ func (w *worker) isListed() bool {
 
 // afresh forgets all that an attempt under an older fence did.
 func (w *worker) afresh(ctx context.Context) error {
-	if err := w.r.builder.CleanTest(ctx, w.id); err != nil {
+	w.mu.Lock()
+	marks := w.rec.Marks
+	w.mu.Unlock()
+	if err := w.r.builder.CleanTest(ctx, w.id, marks); err != nil {
 		return err
 	}
 	w.mu.Lock()
@@ -143,7 +150,7 @@ func (w *worker) endTest(ctx context.Context, rec record, err error) error {
 
 // finishTest cleans up after a Test build and reports its outcome. It may be repeated.
 func (w *worker) finishTest(ctx context.Context, rec record) error {
-	if err := w.r.builder.CleanTest(ctx, w.id); err != nil {
+	if err := w.r.builder.CleanTest(ctx, w.id, rec.Marks); err != nil {
 		w.log.Warn().Err(err).Msg("a Test build could not be cleaned up; it is tried again when it is removed")
 	}
 	said := rec.Outcome
@@ -317,6 +324,9 @@ func (w *worker) setFailure(f *wire.Failure) {
 func (w *worker) awake(ctx context.Context, rec record) error {
 	m := w.machine
 	if m.State().Awake && m.Done() != nil {
+		if known, err := w.resume(ctx, rec); err != nil || !known {
+			return err
+		}
 		w.serve(ctx)
 		if rec.State == wire.StateRunning && rec.Did == rec.Generation {
 			return nil
@@ -346,7 +356,11 @@ func (w *worker) awake(ctx context.Context, rec record) error {
 		if err := w.acting(rec.Generation, wire.StateStarting); err != nil {
 			return err
 		}
-		return m.Wake(ctx, p)
+		values, err := w.values(ctx, rec, p.Recipe)
+		if err != nil {
+			return err
+		}
+		return m.Wake(ctx, p, values)
 	})
 	switch {
 	case err == nil:

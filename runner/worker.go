@@ -38,7 +38,9 @@ type worker struct {
 	deadline *time.Timer
 	machine  *session.Machine
 	stream   *build.Log
-	opened   int64 // the fence that stream is under
+	set      *redact.Set // every Sensitive value that a process of the assignment may have, until it is forgotten
+	opened   int64       // the fence that stream is under
+	withheld string      // why a running Session's output isn't followed, as the log says already
 	track    *build.Track
 	late     *time.Timer // a report of progress that waits for its turn
 	gone     bool        // nothing is left: no more reports
@@ -48,7 +50,7 @@ type worker struct {
 const progressEvery = 500 * time.Millisecond
 
 func newWorker(r *Runner, rec record) (*worker, error) {
-	w := &worker{r: r, id: rec.ID, rec: rec, durable: rec.mark(), listed: true, poke: make(chan struct{}, 1),
+	w := &worker{r: r, id: rec.ID, rec: rec, durable: rec.mark(), listed: true, poke: make(chan struct{}, 1), set: &redact.Set{},
 		log: r.log.With().Str("assignment", rec.ID).Str("kind", rec.Kind).Logger()}
 	if err := w.open(); err != nil {
 		return nil, err
@@ -81,7 +83,7 @@ func (w *worker) openLog() error {
 	if err != nil {
 		return err
 	}
-	w.stream, w.opened = build.NewLog(&redact.Set{}, st), w.rec.Fence
+	w.stream, w.opened = build.NewLog(w.set, st), w.rec.Fence
 	return nil
 }
 
@@ -279,7 +281,7 @@ func (w *worker) snapshotLocked() record {
 // storeLocked writes the record, waiting for the disk only where a power cut would do harm: a wake has ten of these.
 func (w *worker) storeLocked(rec record) error {
 	m := rec.mark()
-	if err := w.r.writeRecord(rec, m != w.durable); err != nil {
+	if err := w.r.writeRecord(rec.redacted(w.stream.Text), m != w.durable); err != nil {
 		return err
 	}
 	w.durable = m

@@ -137,10 +137,10 @@ func TestMemoryBelowWhatASandboxNeedsIsRaisedAndSaid(t *testing.T) {
 func TestLangIsSetUnlessTheImageSetsOne(t *testing.T) {
 	t.Parallel()
 	b := &Builder{cfg: Config{Env: []string{"http_proxy=p"}}}
-	if got := strings.Join(b.Env(image.Config{Env: []string{"A=1"}}, "B=2"), " "); got != "A=1 LANG=C.UTF-8 http_proxy=p B=2" {
+	if got := strings.Join(b.Env(image.Config{Env: []string{"A=1"}}, nil, "B=2"), " "); got != "A=1 LANG=C.UTF-8 http_proxy=p B=2" {
 		t.Error(got)
 	}
-	if got := strings.Join(b.Env(image.Config{Env: []string{"LC_ALL=de"}}), " "); got != "LC_ALL=de http_proxy=p" {
+	if got := strings.Join(b.Env(image.Config{Env: []string{"LC_ALL=de"}}, nil), " "); got != "LC_ALL=de http_proxy=p" {
 		t.Error(got)
 	}
 }
@@ -225,7 +225,7 @@ func TestAFlightGoesOnWithoutTheOneThatBeganIt(t *testing.T) {
 	if got := spooled(t, first); got != "==> one\n==> two\n==> asleep\n" {
 		t.Errorf("the first one's log: %q", got)
 	}
-	if got := spooled(t, second); got != "==> this build is under way for another Session; its log so far:\n==> one\n==> two\n==> three\n" {
+	if got := spooled(t, second); got != "==> this build is under way already; its log so far:\n==> one\n==> two\n==> three\n" {
 		t.Errorf("the second one's log: %q", got)
 	}
 	if a.Track.Phase(wire.PhaseBootstrap).State != phaseRunning || b.Track.Phase(wire.PhaseBootstrap).State != phaseDone {

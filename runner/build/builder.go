@@ -26,7 +26,9 @@ import (
 	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/runner/agent"
 	"github.com/claude-hub/claude-hub/runner/image"
+	"github.com/claude-hub/claude-hub/runner/login"
 	"github.com/claude-hub/claude-hub/runner/sandbox"
+	"github.com/claude-hub/claude-hub/runner/secret"
 	"github.com/claude-hub/claude-hub/runner/wire"
 )
 
@@ -102,6 +104,7 @@ type Meta struct {
 	Image       image.Config `json:"image"`
 	User        User         `json:"user"` // the image's USER
 	Created     int64        `json:"created"`
+	Login       *login.Env   `json:"login,omitempty"` // what the image's user's login shell ended with after the bootstrap; no Variable
 }
 
 // Base is a build that Sandboxes can boot from.
@@ -119,17 +122,20 @@ type Marks struct {
 	Script string `json:"script,omitempty"` // id of the script that was started last
 	// Rested is the host's boot in which the bootstrap ended well and its Sandbox came to rest.
 	Rested string `json:"rested,omitempty"`
-	User   User   `json:"user"`           // the image's USER, known once it is Rested
-	Base   string `json:"base,omitempty"` // the finished snapshot
-	Cloned bool   `json:"cloned,omitempty"`
-	Commit string `json:"commit,omitempty"`
-	Branch string `json:"branch,omitempty"`
+	User   User   `json:"user"` // the image's USER, known once it is Rested
+	// Login is what goes into the build's Meta, known then, too.
+	Login  *login.Env `json:"login,omitempty"`
+	Base   string     `json:"base,omitempty"` // the finished snapshot
+	Cloned bool       `json:"cloned,omitempty"`
+	Commit string     `json:"commit,omitempty"`
+	Branch string     `json:"branch,omitempty"`
 }
 
 // Job is one assignment as a build sees it.
 type Job struct {
 	ID     string // of the assignment
 	Recipe wire.Recipe
+	Values *secret.Values // of the Recipe's Variables, which the Log's Set knows already; in memory only
 	Log    *Log
 	Track  *Track
 	Marks  *Marks
@@ -160,13 +166,14 @@ func (b *Builder) Limits(s envspec.Spec) (sandbox.Limits, []string) {
 	return l, notes
 }
 
-// Env is what every process in a Sandbox of that image gets, without what names the user (the agent adds that).
-func (b *Builder) Env(img image.Config, more ...string) []string {
+// Env is what every process in a Sandbox of that image gets, without the Variables and what names the user (the agent adds
+// that): the image's, over it what a login shell made of it, then the Runner's own. Variables come after it, since the last counts.
+func (b *Builder) Env(img image.Config, shell *login.Env, more ...string) []string {
 	env := slices.Clone(img.Env)
 	if !slices.ContainsFunc(env, func(e string) bool { return strings.HasPrefix(e, "LANG=") || strings.HasPrefix(e, "LC_ALL=") }) {
 		env = append(env, "LANG=C.UTF-8")
 	}
-	env = append(env, b.cfg.Env...)
+	env = append(shell.Over(env), b.cfg.Env...)
 	return append(env, more...)
 }
 

@@ -36,6 +36,7 @@ const (
 	CodeHostFull = "host-full"
 	CodeEnded    = "sandbox-ended"
 	CodeSpec     = "bad-spec"
+	CodeValues   = "values"
 	CodeInternal = "internal"
 )
 

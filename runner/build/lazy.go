@@ -12,8 +12,8 @@ import (
 	"github.com/claude-hub/claude-hub/runner/sandbox"
 )
 
-// flight is one build under way for Sessions that wait for it. It goes on while one of them waits, whether or not that is
-// the one that began it, and all of them see its log and its phases.
+// flight is one build under way for Sessions and Test builds that wait for it. It goes on while one of them waits, whether or
+// not that is the one that began it, and all of them see its log and its phases.
 type flight struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{}
@@ -42,7 +42,14 @@ func (b *Builder) Ensure(ctx context.Context, j *Job) (Base, error) {
 	if j.Recipe.ImageDigest == "" {
 		return Base{}, errors.New("the Environment's version pins no image")
 	}
-	key := Key(spec, j.Recipe.ImageDigest)
+	key := Key(spec, j.Recipe.ImageDigest, j.Values)
+	if m := j.Marks; m.Key != "" && m.Key != key {
+		// Killed in a build with another image or other values than those of now.
+		if err := b.ground(ctx, *m); err != nil {
+			return Base{}, err
+		}
+		*m = Marks{}
+	}
 	for {
 		base, found, err := b.Find(ctx, key)
 		if err != nil {
@@ -74,10 +81,12 @@ func (b *Builder) fly(ctx context.Context, j *Job, key string) (Base, error) {
 
 	select {
 	case <-f.done:
+		j.Log.lastLines(f.log)
 		return f.base, f.err
 	case <-ctx.Done():
 	}
 	why := context.Cause(ctx)
+	j.Log.lastLines(f.log)
 	last := f.leave(j)
 	if last || errors.Is(why, ErrShutdown) {
 		end := errGrounded
@@ -97,15 +106,14 @@ func (b *Builder) takeOff(ctx context.Context, j *Job, key string) *flight {
 	f.log.Tee(f.spread)
 	f.track = NewTrack(j.Track.Phases(), j.Track.Notes(), f.mirror)
 	marks := *j.Marks
-	own := &Job{ID: j.ID, Recipe: j.Recipe, Log: f.log, Track: f.track, Marks: &marks, Save: func() error {
+	own := &Job{ID: j.ID, Recipe: j.Recipe, Values: j.Values, Log: f.log, Track: f.track, Marks: &marks, Save: func() error {
 		f.mu.Lock()
-		first := f.first
-		f.mu.Unlock()
-		if first == nil {
+		defer f.mu.Unlock() // so that nothing is written to the Marks of one who has left
+		if f.first == nil {
 			return nil
 		}
-		*first.Marks = marks
-		return first.Save()
+		*f.first.Marks = marks
+		return f.first.Save()
 	}}
 	go b.lead(ctx, f, own, key)
 	return f
@@ -116,7 +124,7 @@ func (f *flight) join(j *Job, late bool) {
 	defer f.mu.Unlock()
 	f.waiters[j] = true
 	if late {
-		j.Log.Mark("this build is under way for another Session; its log so far:")
+		j.Log.Mark("this build is under way already; its log so far:")
 		for _, t := range f.backlog {
 			j.Log.Append(t)
 		}
@@ -168,13 +176,13 @@ func (b *Builder) lead(ctx context.Context, f *flight, j *Job, key string) {
 	if f.err == nil || errors.Is(f.err, ErrShutdown) {
 		return
 	}
-	j.Marks.Script, j.Marks.Boot, j.Marks.Rested = "", "", ""
+	j.Marks.Script, j.Marks.Boot, j.Marks.Rested, j.Marks.Login = "", "", "", nil
 	if err := errors.Join(b.discard(ctx, box), j.Save()); err != nil {
 		b.cfg.Log.Warn().Err(err).Str("sandbox", string(box)).Msg("a failed build could not be cleaned up; it is tried again later")
 	}
 }
 
-// boxOf is the Sandbox in which a build for Sessions is made.
+// boxOf is the Sandbox in which a build is made: one for each key, so that no two of one key are made at a time.
 func boxOf(key string) sandbox.ID { return sandbox.ID("k-" + BoxKey(key)) }
 
 // BoxKey is the part of a key that names the Sandbox of its build.

@@ -53,7 +53,12 @@ func NewLog(set *redact.Set, stream *spool.Stream) *Log {
 func (l *Log) Set() *redact.Set { return l.set }
 
 // Text redacts a text of the Runner, for reports.
-func (l *Log) Text(s string) string { return l.set.Text(s).String() }
+func (l *Log) Text(s string) string {
+	if s == "" {
+		return ""
+	}
+	return l.set.Text(s).String()
+}
 
 func (l *Log) fresh() {
 	l.got = nil
@@ -150,6 +155,20 @@ func (l *Log) Tail() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.tail.Text().String()
+}
+
+// lastLines takes over the last lines of what another Log wrote for this one's assignment.
+func (l *Log) lastLines(of *Log) {
+	of.mu.Lock()
+	t := of.tail.Text()
+	of.mu.Unlock()
+	if t.Len() == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tail = redact.NewTail(tailLines, tailBytes)
+	l.tail.Add(t) //nolint:errcheck // never fails
 }
 
 func (l *Log) quiet() time.Duration {

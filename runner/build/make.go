@@ -13,6 +13,7 @@ import (
 	"github.com/claude-hub/claude-hub/runner/agent"
 	"github.com/claude-hub/claude-hub/runner/image"
 	"github.com/claude-hub/claude-hub/runner/sandbox"
+	"github.com/claude-hub/claude-hub/runner/secret"
 	"github.com/claude-hub/claude-hub/runner/wire"
 )
 
@@ -24,6 +25,7 @@ func (b *Builder) make(ctx context.Context, j *Job, box sandbox.ID, name string)
 	if base, found, err := b.Named(ctx, name); err != nil || found {
 		if found {
 			// Killed between the snapshot and its mark.
+			b.lookThrough(ctx, j, base.Layers[len(base.Layers)-1])
 			err = errors.Join(b.finish(j, base), b.discard(ctx, box))
 		}
 		return base, err
@@ -88,13 +90,13 @@ func (b *Builder) pull(ctx context.Context, j *Job, spec envspec.Spec) (image.Im
 // resolved fixes the image for the rest of this assignment, so that a moved tag can't change it half-way.
 func (b *Builder) resolved(j *Job, spec envspec.Spec, img image.Image) error {
 	j.Marks.ImageDigest = img.Digest
-	j.Marks.Key = Key(spec, img.Digest)
+	j.Marks.Key = Key(spec, img.Digest, j.Values)
 	return j.Save()
 }
 
-// Key is the build key of a Spec on an image, on this Runner's platform.
-func Key(spec envspec.Spec, digest string) string {
-	return string(envspec.BuildKey(envspec.BuildInput{Spec: spec, ImageDigest: digest, Platform: platform()}))
+// Key is the build key of a Spec on an image, with the values its bootstrap receives, on this Runner's platform.
+func Key(spec envspec.Spec, digest string, values *secret.Values) string {
+	return string(envspec.BuildKey(envspec.BuildInput{Spec: spec, ImageDigest: digest, Platform: platform(), Values: values.BuildIDs()}))
 }
 
 // pin replaces the tag of a reference by a digest.
@@ -123,12 +125,15 @@ func (b *Builder) bootstrap(ctx context.Context, j *Job, spec envspec.Spec, img 
 		if err := b.settle(ctx, j, c, img); err != nil {
 			return err
 		}
+		if err := b.probe(ctx, j, spec, c, img); err != nil {
+			return err
+		}
 		j.Track.Skip(wire.PhaseBootstrap, "no bootstrap script")
 		return b.rested(j)
 	}
 	done, flushed := b.flush(ctx, b.disk(box, b.cfg.BuildDisk))
 	defer flushed()
-	env := b.Env(img.Config, "DEBIAN_FRONTEND=noninteractive", "HOME=/root")
+	env := append(b.Env(img.Config, nil, "DEBIAN_FRONTEND=noninteractive", "HOME=/root"), j.Values.Env(true)...)
 	exit, err := b.RunScript(ctx, s, j.Log, wire.PhaseBootstrap, j.Marks.Boot, Script(BootstrapID, "bootstrap", spec.Bootstrap, env, "/", "0"))
 	if err != nil {
 		return cause(ctx, err)
@@ -147,6 +152,9 @@ func (b *Builder) bootstrap(ctx context.Context, j *Job, spec envspec.Spec, img 
 	}
 	if note != "" {
 		j.Log.Mark("bootstrap: %s", note)
+	}
+	if err := b.probe(ctx, j, spec, c, img); err != nil {
+		return err
 	}
 	j.Log.Mark("bootstrap: done in %s", took(j.Track.Since(wire.PhaseBootstrap)))
 	j.Track.End(wire.PhaseBootstrap, j.Log.Text(note), &exit.Code)
@@ -168,7 +176,7 @@ func (b *Builder) bootForBuild(ctx context.Context, j *Job, spec sandbox.Spec, b
 			return nil, nil, context.Cause(ctx)
 		}
 		j.Log.Mark("bootstrap: its Sandbox is gone, so the half-made root filesystem was thrown away and the bootstrap starts afresh")
-		j.Marks.Script, j.Marks.Boot, j.Marks.Rested = "", "", ""
+		j.Marks.Script, j.Marks.Boot, j.Marks.Rested, j.Marks.Login = "", "", "", nil
 		j.Track.Drop(wire.PhaseBootstrap)
 		j.Track.Begin(wire.PhaseBootstrap)
 	}
@@ -255,6 +263,7 @@ func (b *Builder) snapshot(ctx context.Context, j *Job, img image.Image, box san
 	}
 	meta := Meta{
 		Key: j.Marks.Key, Environment: j.Recipe.Environment, ImageDigest: img.Digest, Image: img.Config, User: j.Marks.User, Created: time.Now().UnixMilli(),
+		Login: j.Marks.Login,
 	}
 	raw, err := json.Marshal(meta)
 	if err != nil {
@@ -271,12 +280,13 @@ func (b *Builder) snapshot(ctx context.Context, j *Job, img image.Image, box san
 	if !ok {
 		return Base{}, errors.New("the engine lost what was kept with the snapshot")
 	}
+	b.lookThrough(ctx, j, s.Layers[len(s.Layers)-1])
 	return base, errors.Join(b.finish(j, base), b.release(ctx, heldByBox+string(box)))
 }
 
 // finish marks the snapshot as done.
 func (b *Builder) finish(j *Job, base Base) error {
-	j.Marks.Base, j.Marks.Script, j.Marks.Boot, j.Marks.Rested = base.Name, "", "", ""
+	j.Marks.Base, j.Marks.Script, j.Marks.Boot, j.Marks.Rested, j.Marks.Login = base.Name, "", "", "", nil
 	j.Marks.Key, j.Marks.ImageDigest = base.Meta.Key, base.Meta.ImageDigest
 	j.Log.Mark("snapshot: kept as build %s", short(base.Meta.Key))
 	j.Track.End(wire.PhaseSnapshot, "", nil)

@@ -94,7 +94,7 @@ func (b *Builder) forget(name string) {
 }
 
 // Sweep gives up build Sandboxes and disks that belong to nothing any more: owned says which Test builds the Runner
-// knows, and building which keys it builds for a Session.
+// knows, and building which keys are being built.
 func (b *Builder) Sweep(ctx context.Context, owned func(assignment string) bool, building func(key string) bool) error {
 	boxes := map[sandbox.ID]bool{}
 	list, err := b.engine.List(ctx)

@@ -22,13 +22,25 @@ const (
 	WorkspaceGuest  = "/workspace"
 )
 
-// CleanTest gives up all that a Test build has on the host, its snapshot excepted.
-func (b *Builder) CleanTest(ctx context.Context, id string) error {
-	return errors.Join(b.discard(ctx, buildBox(id)), b.discard(ctx, testBox(id)))
+// CleanTest gives up all that a Test build has on the host, its snapshot excepted. m is how far it came.
+func (b *Builder) CleanTest(ctx context.Context, id string, m Marks) error {
+	return errors.Join(b.ground(ctx, m), b.discard(ctx, testBox(id)))
 }
 
-func buildBox(id string) sandbox.ID { return sandbox.ID("b-" + id) }
-func testBox(id string) sandbox.ID  { return sandbox.ID("t-" + id) }
+// ground gives up a build that an earlier process of the Runner left half-made, unless it is under way for others by now.
+func (b *Builder) ground(ctx context.Context, m Marks) error {
+	if m.Key == "" || m.Script != BootstrapID && m.Rested == "" {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock() // held, so that none takes off in between
+	if b.flights[m.Key] != nil {
+		return nil
+	}
+	return b.discard(ctx, boxOf(m.Key))
+}
+
+func testBox(id string) sandbox.ID { return sandbox.ID("t-" + id) }
 
 // Test runs a Test build: a fresh bootstrap, its snapshot, a clone of the default branch, and the start script in a
 // Sandbox from that snapshot. It ends with nil, or an error that Explain puts in words; with ErrShutdown everything is
@@ -77,19 +89,37 @@ func (b *Builder) tested(ctx context.Context, j *Job) (Base, error) {
 		}
 		return Base{}, fmt.Errorf("the snapshot of this Test build is gone from the Runner; start the Test build again")
 	}
-	if j.Marks.Key != "" {
-		// Killed between the snapshot and its mark?
-		return b.make(ctx, j, buildBox(j.ID), SnapshotName(j.Marks.Key, j.ID))
-	}
-	// The name holds the key, which is known once the image is resolved.
 	spec, err := Spec(j.Recipe)
 	if err != nil {
 		return Base{}, err
 	}
-	if _, err := b.pull(ctx, j, spec); err != nil {
-		return Base{}, err
+	if key := j.Marks.Key; key != "" && key != Key(spec, j.Marks.ImageDigest, j.Values) {
+		// Killed in a build with other values than those of now.
+		j.Log.Mark("a value that is available at build was changed meanwhile, so the bootstrap starts afresh")
+		if err := b.ground(ctx, *j.Marks); err != nil {
+			return Base{}, err
+		}
+		*j.Marks = Marks{ImageDigest: j.Marks.ImageDigest}
+		j.Track.Drop(wire.PhaseBootstrap)
+		j.Track.Drop(wire.PhaseSnapshot)
 	}
-	return b.make(ctx, j, buildBox(j.ID), SnapshotName(j.Marks.Key, j.ID))
+	if j.Marks.Key == "" {
+		// The name of the snapshot holds the key, which is known once the image is resolved.
+		if _, err := b.pull(ctx, j, spec); err != nil {
+			return Base{}, err
+		}
+	}
+	for {
+		base, err := b.fly(ctx, j, j.Marks.Key)
+		if errors.Is(err, errGrounded) && ctx.Err() == nil {
+			continue // it was given up by all others just as this one came
+		}
+		if err != nil {
+			return base, err
+		}
+		j.Marks.Base, j.Marks.Script, j.Marks.Boot, j.Marks.Rested, j.Marks.Login = base.Name, "", "", "", nil
+		return base, j.Save()
+	}
 }
 
 // CloneJob is one clone of a Workspace.
@@ -151,7 +181,8 @@ func (b *Builder) start(ctx context.Context, j *Job, spec envspec.Spec, base Bas
 		j.Track.Skip(wire.PhaseStart, "no start script")
 		return nil
 	}
-	cmd := Script(StartID, "start", spec.Start, b.Env(base.Meta.Image), WorkspaceGuest, base.Meta.Image.User)
+	env := append(b.Env(base.Meta.Image, base.Meta.Login), j.Values.Env(false)...)
+	cmd := Script(StartID, "start", spec.Start, env, WorkspaceGuest, base.Meta.Image.User)
 	exit, err := b.RunScript(ctx, s, j.Log, wire.PhaseStart, j.Marks.Boot, cmd)
 	if err != nil {
 		return cause(ctx, err)

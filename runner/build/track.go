@@ -61,6 +61,13 @@ func (t *Track) Note(s string) {
 	}
 }
 
+// Retract takes a sentence back that no longer holds.
+func (t *Track) Retract(s string) {
+	if slices.Contains(t.Notes(), s) {
+		t.edit(true, func() { t.notes = slices.DeleteFunc(t.notes, func(n string) bool { return n == s }) })
+	}
+}
+
 // Begin starts a phase, or goes on with one that an earlier process of the Runner left.
 func (t *Track) Begin(name string) {
 	t.edit(true, func() {

@@ -14,6 +14,7 @@ package redact
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -129,3 +130,17 @@ func (k *Tail) Add(t Text) error {
 
 // Text is what the Tail holds now.
 func (k *Tail) Text() Text { return Text{string(k.b)}.Tail(k.lines, k.bytes) }
+
+// Holds says whether an occurrence of a value that was added stands in v. What is only shaped like a secret doesn't count.
+func (s *Set) Holds(v string) bool {
+	w := s.Writer(func(Text) error { return nil })
+	w.step([]byte(v), true) //nolint:errcheck // the sink never fails
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for name := range w.found {
+		if !slices.ContainsFunc(shapes[:], func(sh shape) bool { return sh.name == name }) {
+			return true
+		}
+	}
+	return false
+}

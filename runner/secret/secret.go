@@ -45,8 +45,16 @@ func (Value) MarshalJSON() ([]byte, error) { return []byte(`"` + hidden + `"`), 
 // Len is the value's length in bytes.
 func (v Value) Len() int { return len(v.bytes) }
 
-// In says whether the value's bytes stand in b.
-func (v Value) In(b []byte) bool { return bytes.Contains(b, v.bytes) }
+// Begins says whether b begins with the value.
+func (v Value) Begins(b []byte) bool { return bytes.HasPrefix(b, v.bytes) }
+
+// Start is the value's first two bytes, the first one lowest, for a search; 0 for a shorter value.
+func (v Value) Start() uint16 {
+	if len(v.bytes) < 2 {
+		return 0
+	}
+	return uint16(v.bytes[0]) | uint16(v.bytes[1])<<8
+}
 
 // Values are those of one attempt: a Test build's, or a Session's since its newest start or wake. The nil Values are none. They
 // are not changed after From, so they may be used from many goroutines.
@@ -123,9 +131,12 @@ func (vs *Values) Env(build bool) []string {
 
 // BuildIDs is, by the Variable's name, the id of each value that the bootstrap receives: what a build key holds of them.
 func (vs *Values) BuildIDs() map[string]string {
-	ids := map[string]string{}
+	var ids map[string]string
 	for _, v := range vs.all() {
 		if v.Build {
+			if ids == nil {
+				ids = map[string]string{}
+			}
 			ids[v.Name] = v.ID
 		}
 	}

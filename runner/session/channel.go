@@ -143,7 +143,7 @@ func (ch *channel) start(ctx context.Context) (spans [2]*agent.Span, err error) 
 	base := m.base
 	m.mu.Unlock()
 	img := base.Meta.Image
-	cmd := agent.Cmd{ID: ch.id, Argv: ch.spec.Argv, Env: m.b.Env(img), Dir: ch.spec.Dir, User: ch.spec.User, Stdin: ch.spec.Stdin}
+	cmd := agent.Cmd{ID: ch.id, Argv: ch.spec.Argv, Dir: ch.spec.Dir, User: ch.spec.User, Stdin: ch.spec.Stdin}
 	if cmd.Dir == "" {
 		cmd.Dir = build.WorkspaceGuest
 	} else { // what was named is meant: a command must not do its work in another folder
@@ -155,6 +155,11 @@ func (ch *channel) start(ctx context.Context) (spans [2]*agent.Span, err error) 
 	if cmd.User == "" {
 		cmd.User = img.User
 	}
+	if cmd.User == img.User {
+		cmd.Env = m.b.Env(img, m.login())
+	} else { // another user's login shell was not asked, and has another home
+		cmd.Env = m.b.Env(img, nil)
+	}
 	if ch.spec.TTY {
 		cmd.TTY, cmd.Full = &agent.Size{Rows: ch.spec.Rows, Cols: ch.spec.Cols}, agent.DropOldest
 		if ch.spec.Term != "" {
@@ -163,6 +168,7 @@ func (ch *channel) start(ctx context.Context) (spans [2]*agent.Span, err error) 
 	} else {
 		cmd.Split = true
 	}
+	cmd.Env = append(cmd.Env, m.variables()...)
 	started, err := ch.startFirst(ctx, cmd, loginShells(base, cmd.User))
 	if err != nil || !started.Existed {
 		return spans, cause(ctx, err)
@@ -261,9 +267,12 @@ func (ch *channel) copy(ctx context.Context, s agent.Stream, had *agent.Span) {
 	defer stop()
 	wg.Go(func() { a.run(actx) })
 	w := ch.m.log().Set().Writer(func(t redact.Text) error {
-		a.sent += int64(t.Len())
+		a.write(t.Len())
 		return ch.pipe.Write(ctx, int(s)+1, t)
 	})
+	// A person who waits for what is held back as the possible beginning of a value waits no longer than this.
+	idle := time.AfterFunc(time.Hour, func() { w.Release() }) //nolint:errcheck // the next Write says it
+	defer idle.Stop()
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := r.Read(buf)
@@ -272,11 +281,13 @@ func (ch *channel) copy(ctx context.Context, s agent.Stream, had *agent.Span) {
 				ch.m.act.touch()
 			}
 			_, werr := w.Write(buf[:n])
-			if werr == nil && ch.spec.TTY {
-				werr = w.Release()
-			}
 			if werr != nil {
 				return
+			}
+			if w.Held() > 0 {
+				idle.Reset(releaseAfter)
+			} else {
+				idle.Stop()
 			}
 			a.note(r.Offset() - int64(w.Held()))
 		}
@@ -288,17 +299,26 @@ func (ch *channel) copy(ctx context.Context, s agent.Stream, had *agent.Span) {
 	}
 }
 
+// releaseAfter is how long what a person may wait for is held back, with some room below the promised 100 ms.
+const releaseAfter = 60 * time.Millisecond
+
 // acks remembers which raw offset each redacted one stands for, until the Hub has it.
 type acks struct {
-	ch   *channel
-	s    agent.Stream
-	sent int64 // redacted bytes given to the Pipe; the copying goroutine's
+	ch *channel
+	s  agent.Stream
 
 	mu    sync.Mutex
+	sent  int64 // redacted bytes given to the Pipe
 	marks []ackMark
 }
 
 type ackMark struct{ raw, sent int64 }
+
+func (a *acks) write(n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sent += int64(n)
+}
 
 func (a *acks) note(raw int64) {
 	a.mu.Lock()

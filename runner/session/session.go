@@ -16,7 +16,9 @@ import (
 
 	"github.com/claude-hub/claude-hub/runner/agent"
 	"github.com/claude-hub/claude-hub/runner/build"
+	"github.com/claude-hub/claude-hub/runner/login"
 	"github.com/claude-hub/claude-hub/runner/sandbox"
+	"github.com/claude-hub/claude-hub/runner/secret"
 	"github.com/claude-hub/claude-hub/runner/wire"
 )
 
@@ -37,7 +39,11 @@ type State struct {
 	Starting    bool          `json:"starting,omitempty"`
 	StartFailed *wire.Failure `json:"start_failed,omitempty"`
 	Unsaved     *wire.Unsaved `json:"unsaved,omitempty"`
-	Build       build.Marks   `json:"build"` // of a build for this Session that is under way
+	// Login is what a login shell in the Workspace ended with last, on the build LoginOf; Probed is the boot that was asked.
+	Login   *login.Env  `json:"login,omitempty"`
+	LoginOf string      `json:"login_of,omitempty"`
+	Probed  string      `json:"probed,omitempty"`
+	Build   build.Marks `json:"build"` // of a build for this Session that is under way
 }
 
 // Machine is one Session. Wake, Sleep, Remove and Adopt are called by one goroutine at a time, the rest by any.
@@ -56,10 +62,12 @@ type Machine struct {
 	st      State
 	booted  time.Time
 	payload wire.Session
+	values  *secret.Values // of the newest wake; in memory only
 	box     sandbox.Sandbox
 	base    build.Base
-	script  context.CancelFunc // ends following the start script
-	ended   chan struct{}      // closed when it isn't followed any more
+	follow  bool               // values are known, so what the Sandbox prints may be read
+	script  context.CancelFunc // ends following the start script, and the probe after it
+	ended   chan struct{}      // closed when neither is followed any more
 	chans   map[string]*channel
 	served  map[string]bool // channels that came to their end, while the Hub's list still has them
 }
@@ -171,10 +179,10 @@ func (m *Machine) disk() sandbox.Disk {
 
 // Wake starts the Session, or wakes it: it makes the build if this Runner hasn't it, clones the Workspace if it never
 // was, boots, and starts the start script, which it does not wait for. It returns an error that build.Explain puts in
-// words. What it could not do leaves the Workspace as it was, and the Session asleep.
-func (m *Machine) Wake(ctx context.Context, p wire.Session) error {
+// words. What it could not do leaves the Workspace as it was, and the Session asleep. The Log's Set knows values already.
+func (m *Machine) Wake(ctx context.Context, p wire.Session, values *secret.Values) error {
 	m.mu.Lock()
-	m.payload = p
+	m.payload, m.values, m.follow = p, values, true
 	m.mu.Unlock()
 	m.track.Reset()
 	err := m.wake(ctx, p)
@@ -244,18 +252,21 @@ func (m *Machine) ensure(ctx context.Context, p wire.Session) (build.Base, error
 	if err != nil {
 		return build.Base{}, err
 	}
+	m.mu.Lock()
+	values := m.values
+	m.mu.Unlock()
 	if name := m.State().Base; name != "" {
 		base, found, err := m.b.Named(ctx, name)
 		if err != nil {
 			return base, err
 		}
-		if found && base.Meta.Key == build.Key(spec, p.Recipe.ImageDigest) {
+		if found && base.Meta.Key == build.Key(spec, p.Recipe.ImageDigest, values) {
 			m.b.Use(name)
 			return base, nil
 		}
 	}
 	marks := m.State().Build
-	job := &build.Job{ID: m.id, Recipe: p.Recipe, Log: m.log(), Track: m.track, Marks: &marks}
+	job := &build.Job{ID: m.id, Recipe: p.Recipe, Values: values, Log: m.log(), Track: m.track, Marks: &marks}
 	job.Save = func() error { return m.edit(func(st *State) { st.Build = marks }) }
 	return m.b.Ensure(ctx, job)
 }
@@ -353,7 +364,8 @@ func (m *Machine) boot(ctx context.Context, spec sandbox.Spec) (s sandbox.Sandbo
 	return s, fresh, err
 }
 
-// Adopt finds the Sandbox that an earlier process left running and goes on with it. false: there is none.
+// Adopt finds the Sandbox that an earlier process left running. false: there is none. Nothing that it prints is read before
+// Follow.
 func (m *Machine) Adopt(ctx context.Context) (bool, error) {
 	st := m.State()
 	if !st.Awake {
@@ -376,14 +388,36 @@ func (m *Machine) Adopt(ctx context.Context) (bool, error) {
 		return false, m.halt(ctx, 0)
 	}
 	m.mu.Lock()
-	m.box, m.base, m.booted = s, base, time.Now()
-	p := m.payload
+	m.box, m.base, m.booted, m.follow = s, base, time.Now(), false
 	m.mu.Unlock()
 	m.act.open()
-	if st.Starting {
+	return true, nil
+}
+
+// Followed says whether what the Sandbox prints is read: not yet, after Adopt.
+func (m *Machine) Followed() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.follow
+}
+
+// Payload is what the Session was started or woken with last.
+func (m *Machine) Payload() wire.Session {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.payload
+}
+
+// Follow goes on with an adopted Sandbox: with its start script if it runs, else with the probe after it. The Log's Set knows
+// values already.
+func (m *Machine) Follow(values *secret.Values) {
+	m.mu.Lock()
+	m.values, m.follow = values, true
+	p, base, st := m.payload, m.base, m.st
+	m.mu.Unlock()
+	if st.Starting || st.Probed != st.Boot {
 		m.start(p, base)
 	}
-	return true, nil
 }
 
 // Done is closed when the Sandbox has ended; nil while there is none.
