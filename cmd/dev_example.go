@@ -103,7 +103,7 @@ func (e example) draft(ctx context.Context, h *hub, cfg fileConfig, out io.Write
 		}
 		*into = string(b)
 	}
-	if _, err = h.env.Save(ctx, grant, 0, spec); fault.Is(err, fault.Conflict) {
+	if _, err = h.env.Save(ctx, grant, 0, spec, nil); fault.Is(err, fault.Conflict) {
 		return nil // somebody was quicker
 	}
 	return err

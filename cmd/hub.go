@@ -18,6 +18,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/app/seal"
 	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/handlers"
 	"github.com/claude-hub/claude-hub/store"
 )
@@ -29,6 +30,7 @@ type hub struct {
 	seal     *seal.Service
 	gate     *access.Gate
 	fleet    *fleet.Fleet
+	vault    *variable.Vault
 	env      *environment.Service
 	sessions *session.Service
 	listener net.Listener
@@ -75,7 +77,8 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 		return nil, errors.Join(err, db.Close())
 	}
 	h.fleet = fleet.New(db, fleet.Options{LogLimit: int64(cfg.Hub.LogLimit), Version: version, Log: log})
-	h.env = environment.New(db, h.fleet, environment.Options{TestDeadline: cfg.Hub.TestDeadline})
+	h.vault = variable.New(db, h.seal, h.gate)
+	h.env = environment.New(db, h.fleet, h.vault, environment.Options{TestDeadline: cfg.Hub.TestDeadline})
 	h.sessions = session.New(db, h.env, h.fleet, session.Options{IdleAfter: cfg.Hub.IdleAfter, DiskSize: int64(cfg.Hub.SessionDisk)})
 
 	if h.listener, err = net.Listen("tcp", cfg.Hub.Listen); err != nil {

@@ -3,6 +3,7 @@ package apptest
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"testing"
 	"time"
@@ -13,7 +14,9 @@ import (
 	"github.com/claude-hub/claude-hub/app/environment"
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/app/seal"
 	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/runner/wire"
 	"github.com/claude-hub/claude-hub/store"
@@ -27,6 +30,8 @@ type Hub struct {
 	DB           *store.DB
 	Gate         *access.Gate
 	Fleet        *fleet.Fleet
+	Seal         *seal.Service
+	Vault        *variable.Vault
 	Environments *environment.Service
 	Sessions     *session.Service
 	t            testing.TB
@@ -34,6 +39,9 @@ type Hub struct {
 
 // Options that tests vary.
 type Options struct {
+	// Keys are what Sensitive values are sealed under; none: one of this package. NoKeys is a Hub without any.
+	Keys        seal.Keys
+	NoKeys      bool
 	Fleet       fleet.Options
 	Environment environment.Options
 	Session     session.Options
@@ -52,8 +60,34 @@ func New(t testing.TB, db *store.DB, o Options) *Hub {
 	}
 	o.Fleet.Log = zerolog.New(zerolog.NewTestWriter(t))
 	f := fleet.New(db, o.Fleet)
-	env := environment.New(db, f, o.Environment)
-	return &Hub{DB: db, Gate: gate, Fleet: f, Environments: env, Sessions: session.New(db, env, f, o.Session), t: t}
+	if o.Keys.Primary() == "" && !o.NoKeys {
+		o.Keys = Keys(t, 1)
+	}
+	sealer := seal.New(db, o.Keys, seal.Columns())
+	if err := sealer.Start(t.Context(), "apptest"); err != nil {
+		t.Fatal(err)
+	}
+	vault := variable.New(db, sealer, gate)
+	env := environment.New(db, f, vault, o.Environment)
+	return &Hub{DB: db, Gate: gate, Fleet: f, Seal: sealer, Vault: vault, Environments: env, Sessions: session.New(db, env, f, o.Session), t: t}
+}
+
+// Keys are encryption keys that are the same in every run, one for each n, the first one sealing.
+func Keys(t testing.TB, ns ...byte) seal.Keys {
+	t.Helper()
+	given := make([]seal.Given, len(ns))
+	for i, n := range ns {
+		b := make([]byte, 32)
+		for j := range b {
+			b[j] = n ^ byte(j*7)
+		}
+		given[i].Text = hex.EncodeToString(b)
+	}
+	k, err := seal.ParseKeys(given...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
 }
 
 // Grant is what a person has of the Repo.
@@ -86,6 +120,17 @@ func (h *Hub) Runner(name string) *Runner {
 // RunnerOn registers one of another platform.
 func (h *Hub) RunnerOn(name, platform string) *Runner {
 	h.t.Helper()
+	return h.runner(name, platform, wire.Protocol)
+}
+
+// OldRunner registers one of linux/amd64 that speaks an older protocol.
+func (h *Hub) OldRunner(name string, protocol int32) *Runner {
+	h.t.Helper()
+	return h.runner(name, "linux/amd64", protocol)
+}
+
+func (h *Hub) runner(name, platform string, protocol int32) *Runner {
+	h.t.Helper()
 	token, _, err := h.Fleet.NewRegistration(h.t.Context(), "test")
 	if err != nil {
 		h.t.Fatal(err)
@@ -95,7 +140,7 @@ func (h *Hub) RunnerOn(name, platform string) *Runner {
 		h.t.Fatal(err)
 	}
 	r := &Runner{ID: id, Name: name, hub: h}
-	answer, err := h.Fleet.Hello(h.t.Context(), id, &wire.HelloRequest{Protocol: wire.Protocol, Version: "test", Platform: platform, Engine: "oci", CpuLimit: 4, MemoryLimit: 8 << 30, Instance: "1"})
+	answer, err := h.Fleet.Hello(h.t.Context(), id, &wire.HelloRequest{Protocol: protocol, Version: "test", Platform: platform, Engine: "oci", CpuLimit: 4, MemoryLimit: 8 << 30, Instance: "1"})
 	if err != nil || answer.GetUpdate() != "" {
 		h.t.Fatalf("hello: %v, %v", answer, err)
 	}
@@ -155,6 +200,20 @@ func (r *Runner) Fetch(item *wire.Item, into any) {
 	}
 }
 
+// Values asks for an item's values, as a Runner does before it starts anything.
+func (r *Runner) Values(item *wire.Item) (values map[string]*wire.Value, refused string) {
+	r.hub.t.Helper()
+	answer, err := r.hub.Fleet.Values(r.hub.t.Context(), r.ID, &wire.ValuesRequest{Id: item.GetId(), Generation: item.GetGeneration(), Fence: item.GetFence()})
+	if err != nil {
+		r.hub.t.Fatal(err)
+	}
+	values = map[string]*wire.Value{}
+	for _, v := range answer.GetValues() {
+		values[v.GetName()] = v
+	}
+	return values, answer.GetRefused()
+}
+
 // Digest and BuildKey are what Pass reports.
 const (
 	Digest   = "sha256:1111111111111111111111111111111111111111111111111111111111111111"
@@ -181,6 +240,12 @@ func (r *Runner) PassOn(item *wire.Item, digest, key string) {
 // Applied saves spec as the draft, tests it on r, and applies it.
 func (h *Hub) Applied(g access.Grant, r *Runner, spec envspec.Spec) environment.Version {
 	h.t.Helper()
+	return h.AppliedWith(g, r, spec, nil)
+}
+
+// AppliedWith is Applied with values of Sensitive Variables.
+func (h *Hub) AppliedWith(g access.Grant, r *Runner, spec envspec.Spec, given map[string][]byte) environment.Version {
+	h.t.Helper()
 	ctx := context.WithoutCancel(h.t.Context())
 	env, err := h.Environments.Get(ctx, g)
 	if err != nil {
@@ -190,7 +255,7 @@ func (h *Hub) Applied(g access.Grant, r *Runner, spec envspec.Spec) environment.
 	if env.Draft != nil {
 		base = env.Draft.Revision
 	}
-	draft, err := h.Environments.Save(ctx, g, base, spec)
+	draft, err := h.Environments.Save(ctx, g, base, spec, given)
 	if err != nil {
 		h.t.Fatal(err)
 	}

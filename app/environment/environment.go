@@ -10,9 +10,8 @@ import (
 	"time"
 
 	"github.com/claude-hub/claude-hub/app/access"
-	"github.com/claude-hub/claude-hub/app/audit"
-	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/runner/wire"
 	"github.com/claude-hub/claude-hub/store"
@@ -22,6 +21,7 @@ import (
 type Service struct {
 	db    *store.DB
 	fleet *fleet.Fleet
+	vault *variable.Vault
 	o     Options
 }
 
@@ -36,11 +36,11 @@ type Options struct {
 const cancelGrace = 90 * time.Second
 
 // New registers the Service as the Owner of Test builds.
-func New(db *store.DB, f *fleet.Fleet, o Options) *Service {
+func New(db *store.DB, f *fleet.Fleet, vault *variable.Vault, o Options) *Service {
 	if o.TestDeadline == 0 {
 		o.TestDeadline = time.Hour
 	}
-	s := &Service{db: db, fleet: f, o: o}
+	s := &Service{db: db, fleet: f, vault: vault, o: o}
 	f.Own(wire.KindTestBuild, s)
 	return s
 }
@@ -51,9 +51,11 @@ type Environment struct {
 	ID      string
 	Draft   *Draft
 	Current *Version
+
+	discarded int64 // the revision of the last draft that was discarded
 }
 
-// Draft is a Spec that is being worked on, shared by everyone with access.
+// Draft is a Spec that is being worked on, shared by everyone with access. The Spec has the values of its Plain Variables.
 type Draft struct {
 	ID        string
 	Revision  int64
@@ -63,7 +65,7 @@ type Draft struct {
 	UpdatedBy string // login
 }
 
-// Version is an applied Spec. It never changes.
+// Version is an applied Spec. It never changes. The Spec has the values of its Plain Variables, unless it came from ByID.
 type Version struct {
 	ID          string
 	Number      int
@@ -95,18 +97,21 @@ func (s *Service) Get(ctx context.Context, g access.Grant) (Environment, error) 
 func (s *Service) get(tx *store.Tx, g access.Grant) (Environment, error) {
 	var env Environment
 	var current int
-	err := tx.Row(environmentSQL, int64(g.Repo().ID)).Scan(&env.ID, &current)
+	err := tx.Row(environmentSQL, int64(g.Repo().ID)).Scan(&env.ID, &current, &env.discarded)
 	if errors.Is(err, store.ErrNotFound) {
 		return Environment{}, nil
 	}
 	if err != nil {
 		return Environment{}, fmt.Errorf("read Environment: %w", err)
 	}
-	if env.Draft, err = readDraft(tx, env.ID); err != nil {
+	if env.Draft, err = s.readDraft(tx, env.ID); err != nil {
 		return Environment{}, err
 	}
 	if current > 0 {
 		v, err := scanVersion(tx.Row(versionSQL, env.ID, current).Scan)
+		if err == nil {
+			err = s.vault.Fill(tx, env.ID, &v.Spec)
+		}
 		if err != nil {
 			return Environment{}, fmt.Errorf("read version %d: %w", current, err)
 		}
@@ -115,67 +120,7 @@ func (s *Service) get(tx *store.Tx, g access.Grant) (Environment, error) {
 	return env, nil
 }
 
-// Save stores spec as the Repo's web draft, making the Environment if it is the first. base is the revision the
-// writer had read, 0 for none: a draft that moved on since is a Conflict and nothing is written.
-func (s *Service) Save(ctx context.Context, g access.Grant, base int64, spec envspec.Spec) (Draft, error) {
-	spec = envspec.Normalize(spec)
-	if p := envspec.Validate(spec); p.Failed() {
-		return Draft{}, invalid(p)
-	}
-	encoded, err := json.Marshal(spec)
-	if err != nil {
-		return Draft{}, fmt.Errorf("encode draft: %w", err)
-	}
-	var draft Draft
-	err = s.db.Write(ctx, func(tx *store.Tx) error {
-		now := tx.Now().UnixMilli()
-		if _, err := tx.Exec(insertEnvironmentSQL, store.NewID(), int64(g.Repo().ID), now, g.Actor()); err != nil {
-			return fmt.Errorf("make Environment: %w", err)
-		}
-		env, err := s.get(tx, g)
-		if err != nil {
-			return err
-		}
-		if err := writeDraft(tx, env, base, string(encoded), envspec.TestKey(spec), g.Actor()); err != nil {
-			return err
-		}
-		d, err := readDraft(tx, env.ID)
-		if err != nil {
-			return err
-		}
-		draft = *d
-		tx.Wake(TopicOf(g.Repo()))
-		return audit.Record(tx, audit.Entry{Who: g.Actor(), Repo: int64(g.Repo().ID), Action: "draft.save", Subject: draft.ID, Detail: map[string]any{"revision": draft.Revision}})
-	})
-	return draft, err
-}
-
-func writeDraft(tx *store.Tx, env Environment, base int64, spec string, key envspec.Key, who string) error {
-	now := tx.Now().UnixMilli()
-	if env.Draft == nil {
-		if base != 0 {
-			return fault.New(fault.Conflict, "The draft you edited is gone. Open the Environment again and redo your change.")
-		}
-		if _, err := tx.Exec(insertDraftSQL, store.NewID(), env.ID, spec, string(key), now, who); err != nil {
-			return fmt.Errorf("save draft: %w", err)
-		}
-		return nil
-	}
-	if base != env.Draft.Revision {
-		return fault.New(fault.Conflict, "%s saved this draft meanwhile: you edited revision %d, it is at %d now. Nothing of yours was saved over it; compare and save again.",
-			env.Draft.UpdatedBy, base, env.Draft.Revision)
-	}
-	n, err := tx.Exec(updateDraftSQL, env.Draft.ID, base, spec, string(key), now, who)
-	if err != nil {
-		return fmt.Errorf("save draft: %w", err)
-	}
-	if n != 1 {
-		return fault.New(fault.Conflict, "This draft was saved by somebody else meanwhile. Open it again.")
-	}
-	return nil
-}
-
-func readDraft(tx *store.Tx, env string) (*Draft, error) {
+func (s *Service) readDraft(tx *store.Tx, env string) (*Draft, error) {
 	var d Draft
 	var spec string
 	var updated int64
@@ -183,11 +128,26 @@ func readDraft(tx *store.Tx, env string) (*Draft, error) {
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, nil
 	}
+	if err == nil {
+		err = decode(spec, &d.Spec)
+	}
+	if err == nil {
+		err = s.vault.Fill(tx, env, &d.Spec)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read draft: %w", err)
 	}
 	d.UpdatedAt = time.UnixMilli(updated)
-	return &d, decode(spec, &d.Spec)
+	return &d, nil
+}
+
+// encode is a Spec as it is stored and sent to Runners: without a value.
+func encode(s envspec.Spec) (string, error) {
+	b, err := json.Marshal(envspec.Detach(s))
+	if err != nil {
+		return "", fmt.Errorf("encode Spec: %w", err)
+	}
+	return string(b), nil
 }
 
 func decode(spec string, into *envspec.Spec) error {
@@ -195,16 +155,4 @@ func decode(spec string, into *envspec.Spec) error {
 		return fmt.Errorf("decode stored Spec: %w", err)
 	}
 	return nil
-}
-
-// invalid turns the problems of a Spec into a fault that says them field by field.
-func invalid(p envspec.Problems) error {
-	f := fault.New(fault.Invalid, "%s", p.Error())
-	f.Fields = map[string]string{}
-	for _, problem := range p {
-		if _, said := f.Fields[problem.Path]; !said && !problem.Warning {
-			f.Fields[problem.Path] = problem.Message
-		}
-	}
-	return f
 }

@@ -37,8 +37,8 @@ func TestTwoPeopleWhoMakeAnEnvironmentAtOnceGetOne(t *testing.T) {
 		ana, bob := h.Grant("ana"), h.Grant("bob")
 		errs := make([]error, 2)
 		var both sync.WaitGroup
-		both.Go(func() { _, errs[0] = h.Environments.Save(t.Context(), ana, 0, spec()) })
-		both.Go(func() { _, errs[1] = h.Environments.Save(t.Context(), bob, 0, spec()) })
+		both.Go(func() { _, errs[0] = h.Environments.Save(t.Context(), ana, 0, spec(), nil) })
+		both.Go(func() { _, errs[1] = h.Environments.Save(t.Context(), bob, 0, spec(), nil) })
 		both.Wait()
 		if (errs[0] == nil) == (errs[1] == nil) {
 			t.Fatalf("exactly one of two first saves wins, got %v and %v", errs[0], errs[1])
@@ -54,16 +54,16 @@ func TestASecondWriterLosesNothingOfTheFirst(t *testing.T) {
 	t.Parallel()
 	h := apptest.New(t, storetest.New(t), apptest.Options{})
 	ana, bob := h.Grant("ana"), h.Grant("bob")
-	first, err := h.Environments.Save(t.Context(), ana, 0, spec())
+	first, err := h.Environments.Save(t.Context(), ana, 0, spec(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	changed := spec()
 	changed.Bootstrap = "echo two"
-	if _, err := h.Environments.Save(t.Context(), ana, first.Revision, changed); err != nil {
+	if _, err := h.Environments.Save(t.Context(), ana, first.Revision, changed, nil); err != nil {
 		t.Fatal(err)
 	}
-	_, err = h.Environments.Save(t.Context(), bob, first.Revision, spec())
+	_, err = h.Environments.Save(t.Context(), bob, first.Revision, spec(), nil)
 	wantFault(t, err, fault.Conflict, "ana saved this draft meanwhile: you edited revision 1, it is at 2 now")
 	env, err := h.Environments.Get(t.Context(), bob)
 	if err != nil || env.Draft.Spec.Bootstrap != "echo two" {
@@ -76,7 +76,7 @@ func TestApplyTakesOnlyWhatWasTested(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, db *store.DB) {
 		h := apptest.New(t, db, apptest.Options{})
 		ana, r := h.Grant("ana"), h.Runner("r1")
-		draft, err := h.Environments.Save(t.Context(), ana, 0, spec())
+		draft, err := h.Environments.Save(t.Context(), ana, 0, spec(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,7 +116,7 @@ func TestApplyTakesOnlyWhatWasTested(t *testing.T) {
 
 		changed := spec()
 		changed.Start = "true"
-		draft, err = h.Environments.Save(t.Context(), ana, draft.Revision, changed)
+		draft, err = h.Environments.Save(t.Context(), ana, draft.Revision, changed, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +132,7 @@ func TestCPUAndMemoryApplyWithoutATestBuild(t *testing.T) {
 	first := h.Applied(ana, r, spec())
 	more := spec()
 	more.CPU, more.Memory = 3, 3<<30
-	draft, err := h.Environments.Save(t.Context(), ana, 1, more)
+	draft, err := h.Environments.Save(t.Context(), ana, 1, more, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func TestOfTwoAppliesAtOnceOneMakesAVersion(t *testing.T) {
 		h.Applied(ana, r, spec())
 		more := spec()
 		more.CPU = 3
-		draft, err := h.Environments.Save(t.Context(), ana, 1, more)
+		draft, err := h.Environments.Save(t.Context(), ana, 1, more, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -205,7 +205,7 @@ func TestAFailedTestBuildCanNotBeApplied(t *testing.T) {
 	t.Parallel()
 	h := apptest.New(t, storetest.New(t), apptest.Options{})
 	ana, r := h.Grant("ana"), h.Runner("r1")
-	draft, err := h.Environments.Save(t.Context(), ana, 0, spec())
+	draft, err := h.Environments.Save(t.Context(), ana, 0, spec(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +227,7 @@ func TestAResultIsTakenOnce(t *testing.T) {
 	t.Parallel()
 	h := apptest.New(t, storetest.New(t), apptest.Options{})
 	ana, r := h.Grant("ana"), h.Runner("r1")
-	draft, err := h.Environments.Save(t.Context(), ana, 0, spec())
+	draft, err := h.Environments.Save(t.Context(), ana, 0, spec(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +249,7 @@ func TestAPassOfWhatIsNoBuildIsNoPass(t *testing.T) {
 	t.Parallel()
 	h := apptest.New(t, storetest.New(t), apptest.Options{})
 	ana, r := h.Grant("ana"), h.Runner("r1")
-	draft, err := h.Environments.Save(t.Context(), ana, 0, spec())
+	draft, err := h.Environments.Save(t.Context(), ana, 0, spec(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func TestCancelIsFinalEvenWhenTheRunnerNeverAnswers(t *testing.T) {
 		clock := storetest.NewClock(db)
 		h := apptest.New(t, db, apptest.Options{})
 		ana, r := h.Grant("ana"), h.Runner("r1")
-		draft, err := h.Environments.Save(t.Context(), ana, 0, spec())
+		draft, err := h.Environments.Save(t.Context(), ana, 0, spec(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -319,7 +319,7 @@ func TestATestBuildOfASilentRunnerIsLost(t *testing.T) {
 		clock := storetest.NewClock(db)
 		h := apptest.New(t, db, apptest.Options{})
 		ana, r := h.Grant("ana"), h.Runner("r1")
-		draft, err := h.Environments.Save(t.Context(), ana, 0, spec())
+		draft, err := h.Environments.Save(t.Context(), ana, 0, spec(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -347,7 +347,7 @@ func TestATestBuildThatRunsTooLongFails(t *testing.T) {
 	clock := storetest.NewClock(db)
 	h := apptest.New(t, db, apptest.Options{Environment: environment.Options{TestDeadline: 10 * time.Minute}})
 	ana, r := h.Grant("ana"), h.Runner("r1")
-	draft, err := h.Environments.Save(t.Context(), ana, 0, spec())
+	draft, err := h.Environments.Save(t.Context(), ana, 0, spec(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -374,7 +374,7 @@ func TestABadSpecSaysWhichFieldIsWrong(t *testing.T) {
 	bad := spec()
 	bad.Image = "two words"
 	bad.CPU = -1
-	_, err := h.Environments.Save(t.Context(), h.Grant("ana"), 0, bad)
+	_, err := h.Environments.Save(t.Context(), h.Grant("ana"), 0, bad, nil)
 	var f *fault.Error
 	if !errors.As(err, &f) || f.Code != fault.Invalid || f.Fields["image"] == "" || f.Fields["cpu"] == "" {
 		t.Fatalf("want an invalid fault about image and cpu, got %#v", err)
@@ -387,7 +387,7 @@ func TestAnUnknownOrOfflineRunnerIsNamedInWords(t *testing.T) {
 	clock := storetest.NewClock(db)
 	h := apptest.New(t, db, apptest.Options{})
 	ana := h.Grant("ana")
-	draft, err := h.Environments.Save(t.Context(), ana, 0, spec())
+	draft, err := h.Environments.Save(t.Context(), ana, 0, spec(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

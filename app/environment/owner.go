@@ -32,13 +32,13 @@ func (s *Service) Payload(_ context.Context, tx *store.Tx, a fleet.Assignment) (
 	if err != nil {
 		return nil, err
 	}
-	spec, err := json.Marshal(test.Spec)
+	spec, err := encode(test.Spec)
 	if err != nil {
-		return nil, fmt.Errorf("encode Spec: %w", err)
+		return nil, err
 	}
 	return json.Marshal(wire.TestBuild{
 		ID:     test.ID,
-		Recipe: wire.Recipe{Environment: test.environment, Spec: spec},
+		Recipe: wire.Recipe{Environment: test.environment, Spec: json.RawMessage(spec)},
 		Repo:   WireRepo(repo),
 	})
 }
@@ -56,9 +56,13 @@ func (s *Service) repo(tx *store.Tx, environment string) (access.Repo, error) {
 	return access.ReadRepo(tx, id)
 }
 
-// Values are those of the Spec's Variables.
+// Values are those of the Variables of the Test build's Spec: of exactly the draft that is tested, whatever it is now.
 func (s *Service) Values(_ context.Context, tx *store.Tx, a fleet.Assignment) ([]*wire.Value, string, error) {
-	return nil, "", nil
+	test, err := scanTest(tx.Row(testByIDSQL, a.Subject).Scan)
+	if err != nil {
+		return nil, "", fmt.Errorf("read Test build %s: %w", a.Subject, err)
+	}
+	return s.Resolve(tx, test.environment, test.Spec, "This Test build can't run")
 }
 
 // Observe takes a report of a Test build's Runner. A final state is reached once; what comes after it changes nothing.

@@ -3,16 +3,18 @@ package environment
 const (
 	insertEnvironmentSQL = `INSERT INTO environments (id, repo_id, current, created_at, created_by) VALUES ($1, $2, 0, $3, $4)
 ON CONFLICT (repo_id) DO NOTHING`
-	environmentSQL = `SELECT id, current FROM environments WHERE repo_id = $1`
+	environmentSQL = `SELECT id, current, discarded FROM environments WHERE repo_id = $1`
+	discardedSQL   = `UPDATE environments SET discarded = $2 WHERE id = $1`
 	setCurrentSQL  = `UPDATE environments SET current = $3 WHERE id = $1 AND current = $2`
 	repoOfSQL      = `SELECT repo_id FROM environments WHERE id = $1`
 
 	draftSQL = `SELECT id, revision, spec, test_key, updated_at,
 COALESCE((SELECT login FROM people p WHERE p.id = updated_by), updated_by) FROM drafts WHERE environment_id = $1 AND source = 'web' AND ref = ''`
 	insertDraftSQL = `INSERT INTO drafts (id, environment_id, source, ref, revision, spec, test_key, updated_at, updated_by)
-VALUES ($1, $2, 'web', '', 1, $3, $4, $5, $6)`
+VALUES ($1, $2, 'web', '', $3, $4, $5, $6, $7)`
 	updateDraftSQL = `UPDATE drafts SET revision = revision + 1, spec = $3, test_key = $4, updated_at = $5, updated_by = $6
 WHERE id = $1 AND revision = $2`
+	deleteDraftSQL = `DELETE FROM drafts WHERE id = $1 AND revision = $2`
 
 	insertTestSQL = `INSERT INTO test_builds (id, environment_id, revision, spec, test_key, runner_id, assignment_id, state, created_at, created_by, detail)
 VALUES ($1, $2, $3, $4, $5, $6, $7, 'queued', $8, $9, '{}')`
@@ -24,6 +26,7 @@ t.created_at, COALESCE((SELECT login FROM people p WHERE p.id = t.created_by), t
 	passedSQL      = testColumns + `WHERE t.environment_id = $1 AND t.test_key = $2 AND t.state = 'passed' ORDER BY t.finished_at DESC, t.id DESC LIMIT 1`
 	runningTestSQL = testColumns + `WHERE t.environment_id = $1 AND t.test_key = $2 AND t.runner_id = $3 AND t.state IN ('queued', 'running') LIMIT 1`
 	testedOnSQL    = `SELECT runner_id FROM test_builds WHERE id = $1`
+	testedAtSQL    = `SELECT created_at FROM test_builds WHERE id = $1`
 	progressSQL    = `UPDATE test_builds SET state = $2, detail = $3 WHERE id = $1 AND state IN ('queued', 'running')`
 	finishSQL      = `UPDATE test_builds SET state = $2, detail = $3, image_digest = $4, build_key = $5, finished_at = $6
 WHERE id = $1 AND state IN ('queued', 'running')`

@@ -65,7 +65,14 @@ func (s *Service) Test(ctx context.Context, g access.Grant, rev int64, runner st
 		if err != nil {
 			return err
 		}
-		on, err := s.fleet.Pick(tx, fleet.Filter{Runner: runner})
+		if err := s.testable(tx, env, draft.Spec); err != nil {
+			return err
+		}
+		want := fleet.Filter{Runner: runner}
+		if len(draft.Spec.Variables) > 0 {
+			want.Only = s.fleet.CantTakeValues
+		}
+		on, err := s.fleet.Pick(tx, want)
 		if err != nil {
 			return err
 		}
@@ -75,9 +82,9 @@ func (s *Service) Test(ctx context.Context, g access.Grant, rev int64, runner st
 		} else if !errors.Is(err, store.ErrNotFound) {
 			return fmt.Errorf("look for a running Test build: %w", err)
 		}
-		spec, err := json.Marshal(draft.Spec)
+		spec, err := encode(draft.Spec)
 		if err != nil {
-			return fmt.Errorf("encode Spec: %w", err)
+			return err
 		}
 		a, err := s.fleet.Assign(tx, fleet.Assignment{
 			Runner: on.ID, Subject: id, Kind: wire.KindTestBuild, Want: fleet.Run, Deadline: tx.Now().Add(s.o.TestDeadline),
@@ -85,12 +92,13 @@ func (s *Service) Test(ctx context.Context, g access.Grant, rev int64, runner st
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(insertTestSQL, id, env.ID, draft.Revision, string(spec), string(draft.TestKey), on.ID, a.ID, tx.Now().UnixMilli(), g.Actor()); err != nil {
+		if _, err := tx.Exec(insertTestSQL, id, env.ID, draft.Revision, spec, string(draft.TestKey), on.ID, a.ID, tx.Now().UnixMilli(), g.Actor()); err != nil {
 			return fmt.Errorf("save Test build: %w", err)
 		}
 		if test, err = scanTest(tx.Row(testSQL, env.ID, id).Scan); err != nil {
 			return fmt.Errorf("read Test build: %w", err)
 		}
+		test.Spec = draft.Spec
 		tx.Wake(TopicOf(g.Repo()))
 		return audit.Record(tx, audit.Entry{Who: g.Actor(), Repo: int64(g.Repo().ID), Action: "test-build.start", Subject: id,
 			Detail: map[string]any{"revision": rev, "runner": on.ID}})
@@ -98,15 +106,15 @@ func (s *Service) Test(ctx context.Context, g access.Grant, rev int64, runner st
 	return test, err
 }
 
-func draftAt(env Environment, rev int64) (Draft, error) {
-	if env.Draft == nil {
-		return Draft{}, fault.New(fault.Refused, "This Repo has no draft yet. Save one first.")
+// testable refuses what no Test build can prove: a Spec that lacks values, or asks for what Sandboxes don't do yet.
+func (s *Service) testable(tx *store.Tx, env Environment, spec envspec.Spec) error {
+	if spec.Docker {
+		return fault.New(fault.Refused, "This draft can't be tested: it asks for Docker, which this version of claude-hub doesn't start in Sandboxes yet. Turn Docker off to test the rest.")
 	}
-	if env.Draft.Revision != rev {
-		return Draft{}, fault.New(fault.Conflict, "%s saved this draft meanwhile: it is at revision %d, you asked for %d. Look at it and ask again.",
-			env.Draft.UpdatedBy, env.Draft.Revision, rev)
+	if spec.Folders != nil && len(*spec.Folders) > 0 {
+		return fault.New(fault.Refused, "This draft can't be tested: it names dependency folders of its own, which this version of claude-hub doesn't keep apart yet. Leave them out to test the rest.")
 	}
-	return *env.Draft, nil
+	return s.Complete(tx, env.ID, spec, "This draft can't be tested")
 }
 
 // Cancel asks for the end of a Test build. It is final at the latest after cancelGrace, whatever the Runner does;
@@ -154,7 +162,7 @@ func (s *Service) test(tx *store.Tx, g access.Grant, id string) (TestBuild, erro
 	if err != nil {
 		return TestBuild{}, fmt.Errorf("read Test build: %w", err)
 	}
-	return test, nil
+	return test, s.vault.Fill(tx, env.ID, &test.Spec)
 }
 
 // TestBuilds lists the newest n.
@@ -168,7 +176,11 @@ func (s *Service) TestBuilds(ctx context.Context, g access.Grant, n int) ([]Test
 		if tests, err = store.All(tx, scanTest, testsSQL, env.ID, n); err != nil {
 			return fmt.Errorf("list Test builds: %w", err)
 		}
-		return nil
+		specs := make([]*envspec.Spec, len(tests))
+		for i := range tests {
+			specs[i] = &tests[i].Spec
+		}
+		return s.vault.Fill(tx, env.ID, specs...)
 	})
 	return tests, err
 }

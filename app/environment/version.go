@@ -2,7 +2,6 @@ package environment
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -46,6 +45,12 @@ func (s *Service) Check(ctx context.Context, g access.Grant) (Verdict, error) {
 func (s *Service) decide(tx *store.Tx, env Environment) (Verdict, error) {
 	if env.Draft == nil {
 		return Verdict{Reason: "This Repo has no draft yet. Save one first."}, nil
+	}
+	switch err := s.Complete(tx, env.ID, env.Draft.Spec, "This draft can't be applied"); {
+	case fault.Is(err, fault.Refused):
+		return Verdict{Reason: err.Error()}, nil
+	case err != nil:
+		return Verdict{}, err
 	}
 	same := env.Current != nil && env.Current.TestKey == env.Draft.TestKey
 	passed, err := scanTest(tx.Row(passedSQL, env.ID, string(env.Draft.TestKey)).Scan)
@@ -94,12 +99,12 @@ func (s *Service) Apply(ctx context.Context, g access.Grant, rev int64, message 
 		if env.Current != nil {
 			before = env.Current.Number
 		}
-		spec, err := json.Marshal(draft.Spec)
+		spec, err := encode(draft.Spec)
 		if err != nil {
-			return fmt.Errorf("encode Spec: %w", err)
+			return err
 		}
 		id := store.NewID()
-		if _, err := tx.Exec(insertVersionSQL, id, env.ID, before+1, string(spec), string(draft.TestKey), string(verdict.buildKey), verdict.imageDigest,
+		if _, err := tx.Exec(insertVersionSQL, id, env.ID, before+1, spec, string(draft.TestKey), string(verdict.buildKey), verdict.imageDigest,
 			verdict.test, store.Text(message), tx.Now().UnixMilli(), g.Actor()); err != nil {
 			if store.IsUnique(err) {
 				return fault.New(fault.Conflict, "Somebody else applied a version at the same moment. Look at it and apply again.")
@@ -113,9 +118,18 @@ func (s *Service) Apply(ctx context.Context, g access.Grant, rev int64, message 
 		if n != 1 {
 			return fault.New(fault.Conflict, "Somebody else applied a version at the same moment. Look at it and apply again.")
 		}
+		if err := s.vault.Hold(tx, env.ID, id, draft.Spec); err != nil {
+			return err
+		}
+		if env.Current != nil {
+			if err := s.vault.Release(tx, env.Current.ID); err != nil {
+				return err
+			}
+		}
 		if version, err = scanVersion(tx.Row(versionByIDSQL, id).Scan); err != nil {
 			return fmt.Errorf("read version: %w", err)
 		}
+		version.Spec = draft.Spec
 		tx.Wake(TopicOf(g.Repo()))
 		return audit.Record(tx, audit.Entry{Who: g.Actor(), Repo: int64(g.Repo().ID), Action: "version.apply", Subject: id,
 			Detail: map[string]any{"number": before + 1, "test_build": verdict.test}})
@@ -134,7 +148,11 @@ func (s *Service) Versions(ctx context.Context, g access.Grant, n int) ([]Versio
 		if versions, err = store.All(tx, scanVersion, versionsSQL, env.ID, n); err != nil {
 			return fmt.Errorf("list versions: %w", err)
 		}
-		return nil
+		specs := make([]*envspec.Spec, len(versions))
+		for i := range versions {
+			specs[i] = &versions[i].Spec
+		}
+		return s.vault.Fill(tx, env.ID, specs...)
 	})
 	return versions, err
 }
@@ -147,13 +165,21 @@ func (s *Service) Version(ctx context.Context, g access.Grant, number int) (Vers
 		if err != nil {
 			return err
 		}
-		v, err = scanVersion(tx.Row(versionSQL, env.ID, number).Scan)
-		if errors.Is(err, store.ErrNotFound) {
-			return fault.New(fault.NotFound, "This Repo's Environment has no version %d.", number)
-		}
+		v, err = s.numbered(tx, env, number)
 		return err
 	})
 	return v, err
+}
+
+func (s *Service) numbered(tx *store.Tx, env Environment, number int) (Version, error) {
+	v, err := scanVersion(tx.Row(versionSQL, env.ID, number).Scan)
+	if errors.Is(err, store.ErrNotFound) {
+		return Version{}, fault.New(fault.NotFound, "This Repo's Environment has no version %d.", number)
+	}
+	if err != nil {
+		return Version{}, fmt.Errorf("read version %d: %w", number, err)
+	}
+	return v, s.vault.Fill(tx, env.ID, &v.Spec)
 }
 
 // Current reads the applied version in the caller's transaction: what a Session boots from next. The Environment's
@@ -169,7 +195,7 @@ func (s *Service) Current(tx *store.Tx, g access.Grant) (Version, string, error)
 	return *env.Current, env.ID, nil
 }
 
-// ByID reads a version in the caller's transaction, with its Environment's id.
+// ByID reads a version in the caller's transaction, with its Environment's id, for a Runner: its Spec holds no value.
 func (s *Service) ByID(tx *store.Tx, id string) (Version, string, error) {
 	v, err := scanVersion(tx.Row(versionByIDSQL, id).Scan)
 	return v, v.environment, err

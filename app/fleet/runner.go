@@ -349,6 +349,30 @@ func (f *Fleet) unfit(r Runner, want Filter) string {
 	return ""
 }
 
+// valuesProtocol is the first that has Values: a Runner before it would run a Spec's scripts without their Variables.
+const valuesProtocol = 2
+
+// CantTakeValues says why r can't be given the values of Variables, in words that go on after its name, or "" if it can: a
+// Filter.Only for what has some.
+func (f *Fleet) CantTakeValues(r Runner) string {
+	if r.Protocol >= valuesProtocol {
+		return ""
+	}
+	return fmt.Sprintf("runs claude-hub %s, which is too old for an Environment with Variables: install claude-hub %s on its host and start it again", orUnknown(r.Version), f.o.Version)
+}
+
+// TakesValues is a fault of code refused when a Runner can't be given the values of Variables.
+func (f *Fleet) TakesValues(tx *store.Tx, runner string) error {
+	r, err := scanRunner(tx.Row(runnerByID, runner).Scan)
+	if err != nil {
+		return fmt.Errorf("read Runner %s: %w", runner, err)
+	}
+	if why := f.CantTakeValues(r); why != "" {
+		return fault.New(fault.Refused, "Runner %s %s.", r.Name, why)
+	}
+	return nil
+}
+
 // Platform is what a Runner said it runs on ("linux/amd64"), revoked ones included.
 func (f *Fleet) Platform(tx *store.Tx, runner string) (string, error) {
 	r, err := scanRunner(tx.Row(runnerByID, runner).Scan)

@@ -9,6 +9,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/audit"
 	"github.com/claude-hub/claude-hub/app/environment"
+	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/runner/wire"
 	"github.com/claude-hub/claude-hub/store"
@@ -51,9 +52,17 @@ func (s *Service) Payload(_ context.Context, tx *store.Tx, a fleet.Assignment) (
 	})
 }
 
-// Values are those of the Spec's Variables.
+// Values are those of the Variables of the version that the Session stands on, as they are now.
 func (s *Service) Values(_ context.Context, tx *store.Tx, a fleet.Assignment) ([]*wire.Value, string, error) {
-	return nil, "", nil
+	sn, err := scanSession(tx.Row(byIDSQL, a.Subject).Scan)
+	if err != nil {
+		return nil, "", fmt.Errorf("read Session %s: %w", a.Subject, err)
+	}
+	version, environmentID, err := s.env.ByID(tx, sn.versionID)
+	if err != nil {
+		return nil, "", fmt.Errorf("read version of Session %s: %w", a.Subject, err)
+	}
+	return s.env.Resolve(tx, environmentID, version.Spec, cantStart)
 }
 
 // Observe takes a report of a Session's Runner.
@@ -256,15 +265,27 @@ func (s *Service) Awake(ctx context.Context, runner string) (n int, err error) {
 	return n, err
 }
 
-// ResumeAll wakes what SleepAll had put to sleep, on the version it had.
+// ResumeAll wakes what SleepAll had put to sleep, on the version it had. One that lacks a Variable's value stays asleep, and
+// is tried again by the next call.
 func (s *Service) ResumeAll(ctx context.Context, runner string) (n int, err error) {
 	err = s.db.Write(ctx, func(tx *store.Tx) error {
 		sleeping, err := list(tx, resumeSQL, runner)
 		if err != nil {
 			return err
 		}
-		n = len(sleeping)
+		n = 0
 		for i := range sleeping {
+			version, environmentID, err := s.env.ByID(tx, sleeping[i].versionID)
+			if err != nil {
+				return fmt.Errorf("read version of Session %s: %w", sleeping[i].ID, err)
+			}
+			switch err := s.bootable(tx, runner, environmentID, version, cantWake); {
+			case fault.Is(err, fault.Refused):
+				continue
+			case err != nil:
+				return err
+			}
+			n++
 			sleeping[i].resume = false
 			if err := s.want(tx, &sleeping[i], fleet.Run, Waking); err != nil {
 				return err

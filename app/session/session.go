@@ -128,11 +128,18 @@ func (s *Service) Start(ctx context.Context, g access.Grant, in StartInput) (Ses
 		if err != nil {
 			return err
 		}
+		if err := s.env.Complete(tx, environmentID, version.Spec, cantStart); err != nil {
+			return err
+		}
 		platform, err := s.env.Platform(tx, version)
 		if err != nil {
 			return err
 		}
-		runner, err := s.fleet.Pick(tx, fleet.Filter{Runner: in.Runner, Platform: platform})
+		want := fleet.Filter{Runner: in.Runner, Platform: platform}
+		if len(version.Spec.Variables) > 0 {
+			want.Only = s.fleet.CantTakeValues
+		}
+		runner, err := s.fleet.Pick(tx, want)
 		if err != nil {
 			return err
 		}
@@ -193,13 +200,38 @@ func (s *Service) Retry(ctx context.Context, g access.Grant, id string) error {
 	})
 }
 
+// How the sentences begin that say why a Session doesn't start or wake.
+const (
+	cantStart = "This Session can't start"
+	cantWake  = "This Session can't wake"
+)
+
 func (s *Service) boot(tx *store.Tx, g access.Grant, sn *Session, state string) error {
-	version, _, err := s.env.Current(tx, g)
+	version, environmentID, err := s.env.Current(tx, g)
 	if err != nil {
+		return err
+	}
+	what := cantStart
+	if state == Waking {
+		what = cantWake
+	}
+	if err := s.bootable(tx, sn.Runner, environmentID, version, what); err != nil {
 		return err
 	}
 	sn.versionID = version.ID
 	return s.want(tx, sn, fleet.Run, state)
+}
+
+// bootable refuses to boot version on a Runner while a Variable's value is missing, or when the Runner can't be given any.
+// Sessions that run go on (ADR 0009, "A lost key").
+func (s *Service) bootable(tx *store.Tx, runner, environmentID string, version environment.Version, what string) error {
+	if len(version.Spec.Variables) == 0 {
+		return nil
+	}
+	if err := s.env.Complete(tx, environmentID, version.Spec, what); err != nil {
+		return err
+	}
+	return s.fleet.TakesValues(tx, runner)
 }
 
 // CountUnsaved asks the Runner of a running Session to count anew what exists in its Workspace only. The answer
@@ -317,6 +349,28 @@ func (s *Service) one(tx *store.Tx, g access.Grant, id string) (Session, error) 
 		return Session{}, fmt.Errorf("read Session: %w", err)
 	}
 	return sn, nil
+}
+
+// OnVersion counts the Repo's Sessions that stand on a version of its Environment.
+type OnVersion struct {
+	Version int
+	Awake   int // starting, running or waking: they go on on it until their next wake
+	Asleep  int // all others; they wake on the newest version
+}
+
+// OnVersions counts the Repo's Sessions by the version they stand on, newest version first.
+func (s *Service) OnVersions(ctx context.Context, g access.Grant) ([]OnVersion, error) {
+	var all []OnVersion
+	err := s.db.Read(ctx, func(tx *store.Tx) (err error) {
+		all, err = store.All(tx, func(scan func(...any) error) (v OnVersion, err error) {
+			return v, scan(&v.Version, &v.Awake, &v.Asleep)
+		}, onVersionsSQL, int64(g.Repo().ID))
+		if err != nil {
+			return fmt.Errorf("count Sessions by version: %w", err)
+		}
+		return nil
+	})
+	return all, err
 }
 
 // List reads the Repo's Sessions, newest first.

@@ -42,8 +42,8 @@ func (v *Vault) Keep(tx *store.Tx, environment string, before []envspec.Variable
 			k.wrong(name, fmt.Errorf("a value was given for %s, which is no Variable here", name))
 		}
 	}
-	if len(k.problems) == 0 && k.total > MaxTotal {
-		k.wrong("", fmt.Errorf("the values of the Variables have %d bytes together; at most %d are possible", k.total, MaxTotal))
+	if len(k.problems) == 0 && k.total > envspec.MaxVariablesTotal {
+		k.wrong("", fmt.Errorf("names and values of the Variables have %d bytes together; at most %d are possible", k.total, envspec.MaxVariablesTotal))
 	}
 	if len(k.problems) > 0 {
 		return envspec.Spec{}, k.fault()
@@ -98,6 +98,7 @@ func (k *keeping) one(x *envspec.Variable, value string) error {
 		return nil
 	}
 	k.seen[x.Name] = true
+	k.total += len(x.Name)
 	given, isGiven := k.given[x.Name]
 	switch {
 	case x.Link != "":

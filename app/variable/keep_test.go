@@ -21,7 +21,7 @@ const token = "tok-en/of+eight=more"
 
 func TestValuesComeBackByteForByte(t *testing.T) {
 	each(t, func(t *testing.T, r *rig) {
-		noise := make([]byte, variable.MaxValue)
+		noise := make([]byte, envspec.MaxValue)
 		random := rand.New(rand.NewPCG(1, 2))
 		for i := range noise {
 			noise[i] = byte(1 + random.IntN(255))
@@ -32,7 +32,7 @@ func TestValuesComeBackByteForByte(t *testing.T) {
 			"ODD":   []byte("=#$'\"`\\ \t\r\n é 🚀 ${X}\n\n"),
 			"NOISE": noise,
 		}
-		texts := map[string]string{"EMPTY": "", "TEXT": " two\nlines\n", "EMOJI": "🚀=#$\"'`\\", "LONG": strings.Repeat("ä", variable.MaxValue/2)}
+		texts := map[string]string{"EMPTY": "", "TEXT": " two\nlines\n", "EMOJI": "🚀=#$\"'`\\", "LONG": strings.Repeat("ä", envspec.MaxValue/2)}
 		var vars []envspec.Variable
 		for name := range secrets {
 			vars = append(vars, sensitive(name))
@@ -183,7 +183,7 @@ func TestAValueOfAnotherEnvironmentIsRefused(t *testing.T) {
 
 func TestWhatCanBeNoValueIsRefusedWithItsReason(t *testing.T) {
 	r := one(t)
-	long := bytes.Repeat([]byte("x"), variable.MaxValue+1)
+	long := bytes.Repeat([]byte("x"), envspec.MaxValue+1)
 	for _, c := range []struct {
 		v     envspec.Variable
 		given map[string][]byte
@@ -223,13 +223,13 @@ func TestTheTotalOfValuesIsBounded(t *testing.T) {
 	r := one(t)
 	var vars []envspec.Variable
 	given := map[string][]byte{}
-	for i := range variable.MaxTotal / variable.MaxValue {
+	for i := range envspec.MaxVariablesTotal / envspec.MaxValue {
 		name := fmt.Sprint("V", i)
-		vars, given[name] = append(vars, sensitive(name)), bytes.Repeat([]byte{'a' + byte(i), '-'}, variable.MaxValue/2)
+		vars, given[name] = append(vars, sensitive(name)), bytes.Repeat([]byte{'a' + byte(i), '-'}, envspec.MaxValue/2-1)
 	}
 	full := r.keep(nil, of(vars...), given)
 	r.keep(full.Variables, full, nil) // also when they are only kept
-	_, err := r.tryKeep("here", full.Variables, of(append(vars, plain("ONE_MORE", "x"))...), nil)
+	_, err := r.tryKeep("here", full.Variables, of(append(vars, plain("X", ""))...), nil)
 	refused(t, err, "variables", "have 524289 bytes together; at most 524288")
 }
 

@@ -13,12 +13,17 @@ import (
 	"github.com/claude-hub/claude-hub/store"
 )
 
-// Fill puts the values of Plain Variables into spec, as it was stored. What it has in its slices before is left as it is.
-func (v *Vault) Fill(tx *store.Tx, environment string, spec *envspec.Spec) error {
+// Fill puts the values of Plain Variables into Specs of one Environment, as they were stored. What other Specs share their
+// slices with them is left as it is.
+func (v *Vault) Fill(tx *store.Tx, environment string, specs ...*envspec.Spec) error {
 	var ids []string
-	for _, x := range spec.Variables {
-		if !x.Sensitive && x.Link == "" {
-			ids = append(ids, x.ValueID)
+	seen := map[string]bool{}
+	for _, s := range specs {
+		for _, x := range s.Variables {
+			if x.Plain() && !seen[x.ValueID] {
+				seen[x.ValueID] = true
+				ids = append(ids, x.ValueID)
+			}
 		}
 	}
 	if len(ids) == 0 {
@@ -28,17 +33,19 @@ func (v *Vault) Fill(tx *store.Tx, environment string, spec *envspec.Spec) error
 	if err != nil {
 		return err
 	}
-	spec.Variables = slices.Clone(spec.Variables)
-	for i := range spec.Variables {
-		x := &spec.Variables[i]
-		if x.Sensitive || x.Link != "" {
-			continue
+	for _, s := range specs {
+		s.Variables = slices.Clone(s.Variables)
+		for i := range s.Variables {
+			x := &s.Variables[i]
+			if !x.Plain() {
+				continue
+			}
+			r, ok := stored[x.ValueID]
+			if !ok || r.sensitive {
+				return fmt.Errorf("the Plain Variable %s of Environment %s has no value in the database", x.Name, environment)
+			}
+			x.Value = string(r.plain)
 		}
-		r, ok := stored[x.ValueID]
-		if !ok || r.sensitive {
-			return fmt.Errorf("the Plain Variable %s of Environment %s has no value in the database", x.Name, environment)
-		}
-		x.Value = string(r.plain)
 	}
 	return nil
 }

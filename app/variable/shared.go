@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/audit"
@@ -451,21 +449,16 @@ func (v *Vault) MovedSince(tx *store.Tx, spec envspec.Spec, since time.Time) ([]
 	return moved, nil
 }
 
-var sharedName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
-
 func checkName(name string) error {
-	if !sharedName.MatchString(name) {
-		return fault.Field("name", "A Shared variable's name has letters, digits and _, begins with no digit, and has at most 128 characters.")
+	if err := envspec.CheckName(name); err != nil {
+		return fault.Field("name", "%s.", sentence(err.Error()))
 	}
 	return nil
 }
 
 func checkNote(note string) error {
-	switch {
-	case len(note) > maxNote:
-		return fault.Field("note", "The note is longer than %d bytes.", maxNote)
-	case !utf8.ValidString(note) || strings.IndexByte(note, 0) >= 0:
-		return fault.Field("note", "The note is no UTF-8 text.")
+	if err := envspec.CheckNote(note); err != nil {
+		return fault.Field("note", "%s.", sentence(err.Error()))
 	}
 	return nil
 }

@@ -164,7 +164,7 @@ func TestChangesOfASharedVariableAreCheckedAndAudited(t *testing.T) {
 			{variable.NewShared{Name: "1A", Value: []byte("x")}, "name"},
 			{variable.NewShared{Name: "A", Value: []byte("\x00")}, "value"},
 			{variable.NewShared{Name: "A", Sensitive: true, Value: []byte("short")}, "value"},
-			{variable.NewShared{Name: "A", Value: []byte("x"), Note: strings.Repeat("x", 1001)}, "note"},
+			{variable.NewShared{Name: "A", Value: []byte("x"), Note: strings.Repeat("x", 1025)}, "note"},
 		} {
 			_, err := r.CreateShared(ctx, r.ana, c.n)
 			refused(t, err, c.field, "")

@@ -25,14 +25,6 @@ import (
 	"github.com/claude-hub/claude-hub/store"
 )
 
-// What values may be, in bytes. Linux takes no single variable of more than 128 KiB, and of all together what is left of
-// a quarter of the stack's limit.
-const (
-	MaxValue = 64 << 10  // of one value
-	MaxTotal = 512 << 10 // of an Environment's own values together
-	maxNote  = 1000
-)
-
 // Vault is the values in one database. Its methods may be called concurrently.
 type Vault struct {
 	db   *store.DB
@@ -145,8 +137,8 @@ func checkSensitive(name string, value []byte) error {
 		return fmt.Errorf("%s got an empty value. Leave it out to keep the one it has, or give it one of at least %d characters", name, redact.MinLength)
 	case slices.Contains(value, 0):
 		return fmt.Errorf("the value of %s holds a NUL byte, which no environment variable can", name)
-	case len(value) > MaxValue:
-		return fmt.Errorf("the value of %s has %d bytes; at most %d are possible", name, len(value), MaxValue)
+	case len(value) > envspec.MaxValue:
+		return fmt.Errorf("the value of %s has %d bytes; at most %d are possible", name, len(value), envspec.MaxValue)
 	}
 	if err := redact.Check(value); err != nil {
 		return fmt.Errorf("%s can't be Sensitive: %w", name, err)
@@ -161,8 +153,8 @@ func checkPlain(name, value string) error {
 		return fmt.Errorf("the value of %s holds a NUL byte, which no environment variable can", name)
 	case !utf8.ValidString(value):
 		return fmt.Errorf("the value of %s is not UTF-8 text. Make it Sensitive: a Sensitive value may be any bytes", name)
-	case len(value) > MaxValue:
-		return fmt.Errorf("the value of %s has %d bytes; at most %d are possible", name, len(value), MaxValue)
+	case len(value) > envspec.MaxValue:
+		return fmt.Errorf("the value of %s has %d bytes; at most %d are possible", name, len(value), envspec.MaxValue)
 	}
 	return nil
 }

@@ -84,7 +84,7 @@ func (a *api) saveDraft(w http.ResponseWriter, r *http.Request, g access.Grant) 
 			return problems(err)
 		}
 	}
-	draft, err := a.Environments.Save(r.Context(), g, in.Base, spec)
+	draft, err := a.Environments.Save(r.Context(), g, in.Base, spec, nil)
 	if err != nil {
 		return err
 	}

@@ -103,7 +103,7 @@ func (w *Web) saveDraft(rw http.ResponseWriter, r *http.Request, g access.Grant)
 	}
 	spec, wrong := specOf(typed)
 	if len(wrong) == 0 {
-		draft, err := w.d.Environments.Save(r.Context(), g, base, spec)
+		draft, err := w.d.Environments.Save(r.Context(), g, base, spec, nil)
 		if err == nil {
 			return seeOther(rw, r, "/repos/"+g.Repo().ID.String()+"/environment?saved="+strconv.FormatInt(draft.Revision, 10))
 		}
