@@ -47,7 +47,7 @@ func CheckName(name string) error {
 		if i == 0 && r >= '0' && r <= '9' {
 			return errors.New("the name of a Variable begins with a letter or _, not with a digit")
 		}
-		if !nameForm.MatchString("_" + string(r)) {
+		if r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') {
 			return fmt.Errorf("the name of a Variable has letters, digits and _ only, and the character after %s is %s", quote(name[:i]), character(r))
 		}
 	}
