@@ -29,7 +29,8 @@ func devCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "dev", Short: "Run a Hub and a Runner on this machine, with an example to try", Args: cobra.NoArgs,
 		Long: `Run a Hub on SQLite with dev login, and a Runner, in one process: they talk over loopback exactly as on two
-machines. The first start makes an example Repo with a draft of its Environment.
+machines. The first start makes an example Repo with a draft of its Environment, and an encryption key in the data
+folder unless the config has one.
 
 Ctrl-C puts awake Sessions to sleep and stops; the next start wakes them and finds everything as it was. A second
 Ctrl-C stops at once: Sandboxes then live on and are adopted at the next start.`,
@@ -57,6 +58,9 @@ func dev(ctx context.Context, cfg fileConfig, log zerolog.Logger, out io.Writer)
 		return fmt.Errorf("make the example Repo: %w", err)
 	}
 	cfg.Dev.Repos = append(cfg.Dev.Repos, example.repo)
+	if err := makeKey(cfg, out); err != nil {
+		return fmt.Errorf("make an encryption key: %w", err)
+	}
 
 	h, err := openHub(ctx, cfg, log)
 	if err != nil {

@@ -13,7 +13,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/claude-hub/claude-hub/app/access"
-	"github.com/claude-hub/claude-hub/app/config"
 	"github.com/claude-hub/claude-hub/app/environment"
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/app/seal"
@@ -45,7 +44,7 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	if err := os.MkdirAll(cfg.Data, 0o755); err != nil {
 		return nil, fmt.Errorf("make the data folder: %w", err)
 	}
-	keys, err := encryptionKeys(cfg.Hub)
+	keys, err := encryptionKeys(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -99,23 +98,6 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	}
 	h.server = handlers.NewServer(routes, log)
 	return h, nil
-}
-
-// encryptionKeys are the keys of the config, checked.
-func encryptionKeys(cfg config.Hub) (seal.Keys, error) {
-	found, err := cfg.Keys()
-	if err != nil {
-		return seal.Keys{}, usageError{err}
-	}
-	given := make([]seal.Given, len(found))
-	for i, k := range found {
-		given[i] = seal.Given{Text: k.Text.Reveal(), From: k.From}
-	}
-	keys, err := seal.ParseKeys(given...)
-	if err != nil {
-		return seal.Keys{}, usageError{err}
-	}
-	return keys, nil
 }
 
 // hubName is how operators tell this Hub from others on its database.

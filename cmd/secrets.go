@@ -23,7 +23,7 @@ func openSecrets(ctx context.Context, flags configFlags, opts ...store.Option) (
 	if err != nil {
 		return nil, nil, err
 	}
-	keys, err := encryptionKeys(cfg.Hub)
+	keys, err := encryptionKeys(cfg)
 	if err != nil {
 		return nil, nil, err
 	}
