@@ -72,22 +72,46 @@ func New(t testing.TB, db *store.DB, o Options) *Hub {
 	return &Hub{DB: db, Gate: gate, Fleet: f, Seal: sealer, Vault: vault, Environments: env, Sessions: session.New(db, env, f, o.Session), t: t}
 }
 
+// Key is the text of one of Keys.
+func Key(n byte) string {
+	b := make([]byte, 32)
+	for j := range b {
+		b[j] = n ^ byte(j*7)
+	}
+	return hex.EncodeToString(b)
+}
+
 // Keys are encryption keys that are the same in every run, one for each n, the first one sealing.
 func Keys(t testing.TB, ns ...byte) seal.Keys {
 	t.Helper()
 	given := make([]seal.Given, len(ns))
 	for i, n := range ns {
-		b := make([]byte, 32)
-		for j := range b {
-			b[j] = n ^ byte(j*7)
-		}
-		given[i].Text = hex.EncodeToString(b)
+		given[i].Text = Key(n)
 	}
 	k, err := seal.ParseKeys(given...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return k
+}
+
+// LoseKey is this Hub after the key of its Sensitive values was lost, secrets-reset was run with key n, and it was started
+// again. The Hub that was is of no use afterwards.
+func (h *Hub) LoseKey(n byte) *Hub {
+	h.t.Helper()
+	k := Keys(h.t, n)
+	if _, err := seal.New(h.DB, k, seal.Columns()).Reset(h.t.Context(), false, func(*store.Tx, seal.Cleared) error { return nil }); err != nil {
+		h.t.Fatal(err)
+	}
+	return New(h.t, h.DB, Options{Keys: k})
+}
+
+// Of is the same Runner in contact with h.
+func (r *Runner) Of(h *Hub) *Runner {
+	r.hub.t.Helper()
+	moved := &Runner{ID: r.ID, Name: r.Name, hub: h, seq: r.seq}
+	moved.Items()
+	return moved
 }
 
 // Grant is what a person has of the Repo.
