@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/handlers/api/client"
 	"github.com/claude-hub/claude-hub/handlers/api/schema"
 	"github.com/claude-hub/claude-hub/runner/wire"
@@ -109,7 +110,22 @@ func saveFile(c *cobra.Command, hub *client.Client, repo schema.Repo, file strin
 	if env.Draft != nil {
 		base = env.Draft.Revision
 	}
-	draft, err := hub.SaveDraftYAML(c.Context(), repo.ID, base, name, string(b))
+	files, done, err := repositoryFiles(name)
+	if err != nil {
+		return schema.Draft{}, err
+	}
+	defer done()
+	var draft schema.Draft
+	spec, problems := envspec.Check(name, b, files)
+	switch named := spec.BootstrapFile != "" || spec.StartFile != ""; {
+	case named && problems.Failed():
+		fmt.Fprintln(c.ErrOrStderr(), problems)
+		return draft, exitError{exitFailed}
+	case named: // the Hub can't read this host's files
+		draft, err = hub.SaveDraft(c.Context(), repo.ID, base, spec)
+	default:
+		draft, err = hub.SaveDraftYAML(c.Context(), repo.ID, base, name, string(b))
+	}
 	if err != nil {
 		return draft, describe(c, name, err)
 	}

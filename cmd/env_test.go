@@ -139,3 +139,49 @@ func TestEnvValidateAnnotatesWorkflows(t *testing.T) {
 		t.Errorf("a message with line breaks: %s", got)
 	}
 }
+
+func TestEnvValidateReadsScriptsOfTheRepositoryAndNothingOutside(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	repo := filepath.Join(dir, "repo")
+	document := filepath.Join(repo, "sub", environmentFile)
+	write(t, filepath.Join(repo, ".git"), "gitdir: x\n") // a worktree's is a file
+	write(t, filepath.Join(repo, "scripts/setup.sh"), "true\nif true; then\n")
+	write(t, filepath.Join(repo, "scripts/start.sh"), "true\r\n")
+	write(t, filepath.Join(dir, "outside.sh"), "true\n")
+	for link, to := range map[string]string{"out.sh": "../outside.sh", "absolute.sh": filepath.Join(dir, "outside.sh"), "in.sh": "scripts/start.sh"} {
+		if err := os.Symlink(to, filepath.Join(repo, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for text, want := range map[string]string{
+		"bootstrap: {file: scripts/setup.sh}\n": "scripts/setup.sh:2:1: bootstrap is no right bash script: ",
+		"start: {file: scripts/start.sh}\n":     ":1:15: warning: start names the file \"scripts/start.sh\", whose line endings are CRLF",
+		"start: {file: in.sh}\n":                "whose line endings are CRLF",
+		"start: {file: out.sh}\n":               "start names the file \"out.sh\", which can't be read: path escapes from parent",
+		"start: {file: absolute.sh}\n":          "can't be read: path escapes from parent",
+		"start: {file: ../outside.sh}\n":        "a path has no .. in it",
+		"start: {file: absent.sh}\n":            "start names the file \"absent.sh\", which is not in the repository: paths begin at its root",
+		"start: {file: scripts}\n":              "can't be read: it is no file",
+	} {
+		write(t, document, text)
+		got := say(t, "", "env", "validate", document)
+		if !strings.Contains(got.err, want) || strings.Contains(got.err, dir+"/outside") || (got.code == exitOK) != strings.Contains(want, "CRLF") {
+			t.Errorf("%q: %+v, want %q", text, got, want)
+		}
+	}
+	alone := filepath.Join(dir, "alone.yml")
+	write(t, alone, "start: {file: outside.sh}\n")
+	if got := say(t, "", "env", "validate", alone); got.code != exitFailed || !strings.Contains(got.err, "a file can only be named in a document of a repository") {
+		t.Errorf("a document in no repository: %+v", got)
+	}
+	beside := filepath.Join(dir, "plain", environmentFile)
+	write(t, beside, "start: {file: s.sh}\n")
+	write(t, filepath.Join(dir, "plain", "s.sh"), "true\n")
+	if got := say(t, "", "env", "validate", beside); got.code != exitOK {
+		t.Errorf("a folder without .git: %+v", got)
+	}
+	if got := say(t, "", "env", "fmt", beside); got != (said{out: "start: {file: s.sh}\n"}) {
+		t.Errorf("fmt: %+v", got)
+	}
+}

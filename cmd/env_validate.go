@@ -16,8 +16,8 @@ func envValidateCommand() *cobra.Command {
 	var output string
 	c := &cobra.Command{
 		Use: "validate [FILE]", Short: "Check an environment.yml, without a Hub", Args: cobra.MaximumNArgs(1),
-		Long: "Check an Environment's document: " + environmentFile + ` unless a file is named, - for stdin. Each problem is printed as
-file:line:column. Where bash is on this host, it is asked for the syntax of the scripts that it would run (bash -n: nothing
+		Long: "Check an Environment's document: " + environmentFile + ` unless a file is named, - for stdin. Scripts that it names as files
+are read from the repository that it stands in. Each problem is printed as file:line:column. Where bash is on this host, it is asked for the syntax of the scripts that it would run (bash -n: nothing
 is run). With -o github, problems are annotations of a GitHub workflow.`,
 		Example: "  claude-hub env validate\n  claude-hub env validate other.yml -o json\n  cat x.yml | claude-hub env validate -",
 		RunE: func(c *cobra.Command, args []string) error {
@@ -25,7 +25,12 @@ is run). With -o github, problems are annotations of a GitHub workflow.`,
 			if err != nil {
 				return err
 			}
-			spec, problems := envspec.Check(name, b, nil)
+			files, done, err := repositoryFiles(name)
+			if err != nil {
+				return err
+			}
+			defer done()
+			spec, problems := envspec.Check(name, b, files)
 			if !problems.Failed() {
 				problems = append(problems, lint.Check(c.Context(), name, b, spec)...)
 				slices.SortStableFunc(problems, func(a, b envspec.Problem) int {

@@ -43,6 +43,9 @@ func Check(name string, b []byte, files Files) (Spec, Problems) {
 func check(name string, b []byte, files Files) (Spec, Problems) {
 	p := parser{file: name, files: files, spec: Default()}
 	p.document(b)
+	if !p.problems.Failed() {
+		p.uses(b)
+	}
 	p.problems.sort()
 	if len(p.problems) > maxProblems {
 		more := len(p.problems) - maxProblems
@@ -53,6 +56,23 @@ func check(name string, b []byte, files Files) (Spec, Problems) {
 	}
 	return p.spec, p.problems
 }
+
+// uses warns of Variables that the bootstrap uses and doesn't receive, where they stand.
+func (p *parser) uses(b []byte) {
+	warnUses(p.spec, func(u Use, sentence string) {
+		one := Problem{File: p.spec.BootstrapFile, Path: "bootstrap", Line: u.Line, Column: 1, Message: sentence, Warning: true}
+		if one.File == "" {
+			exact := false
+			one.File = p.file
+			if one.Line, one.Column, exact = Place(b, "bootstrap", u.Line); !exact {
+				one.Message += inScript(u.Line)
+			}
+		}
+		p.problems = append(p.problems, one)
+	})
+}
+
+func inScript(line int) string { return fmt.Sprintf(" (line %d of the script)", line) }
 
 type parser struct {
 	file     string

@@ -83,6 +83,9 @@ func Validate(s Spec) Problems {
 			out = append(out, Problem{Path: f.path, Message: w, Warning: true})
 		}
 	}
+	warnUses(s, func(u Use, sentence string) {
+		out = append(out, Problem{Path: "bootstrap", Message: sentence + inScript(u.Line), Warning: true})
+	})
 	if s.CPU != 0 {
 		add("cpu", checkCPU(s.CPU))
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
-	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -23,7 +22,8 @@ const (
 )
 
 // Check returns what it finds in a document that [envspec.Parse] takes, in no order: a warning for CRLF line endings, and
-// what bash says of the syntax of each script that bash would run (no #! line, or one that names bash). bash only reads
+// what bash says of the syntax of each script that bash would run (no #! line, or one that names bash), at its place in the
+// document or in the file that the document names. bash only reads
 // the scripts (bash -n), with an empty environment and for at most 5 s each. Without bash on the host, or when it says
 // nothing in time, scripts are not looked at.
 func Check(ctx context.Context, name string, doc []byte, s envspec.Spec) envspec.Problems {
@@ -32,15 +32,19 @@ func Check(ctx context.Context, name string, doc []byte, s envspec.Spec) envspec
 	if err != nil {
 		return out
 	}
-	for _, f := range []struct{ path, script string }{{"bootstrap", s.Bootstrap}, {"start", s.Start}} {
+	for _, f := range []struct{ path, script, file string }{{"bootstrap", s.Bootstrap, s.BootstrapFile}, {"start", s.Start, s.StartFile}} {
 		if !forBash(f.script) {
 			continue
 		}
 		for _, c := range read(ctx, bash, f.script) {
 			line := max(1, min(c.line, lastLine(f.script)))
 			p := envspec.Problem{File: name, Path: f.path, Warning: c.warning}
-			var exact bool
-			p.Line, p.Column, exact = envspec.Place(doc, f.path, line)
+			exact := true
+			if f.file != "" {
+				p.File, p.Line, p.Column = f.file, line, 1
+			} else {
+				p.Line, p.Column, exact = envspec.Place(doc, f.path, line)
+			}
 			p.Message = fmt.Sprintf("%s is no right bash script: %s", f.path, c.says)
 			if c.warning {
 				p.Message = fmt.Sprintf("%s may not be what is meant: %s", f.path, c.says)
@@ -67,16 +71,8 @@ func lineEndings(name string, doc []byte) envspec.Problems {
 
 // forBash says whether a script is run by bash: one with a #! line is run by what that names.
 func forBash(script string) bool {
-	line, _, _ := strings.Cut(script, "\n")
-	rest, interpreted := strings.CutPrefix(line, "#!")
-	if !interpreted {
-		return strings.TrimSpace(script) != ""
-	}
-	words := strings.Fields(rest)
-	if len(words) > 0 && path.Base(words[0]) == "env" {
-		words = slices.DeleteFunc(words[1:], func(w string) bool { return strings.HasPrefix(w, "-") || strings.Contains(w, "=") })
-	}
-	return len(words) > 0 && path.Base(words[0]) == "bash"
+	by := envspec.Interpreter(script)
+	return by == "bash" || by == "" && strings.TrimSpace(script) != ""
 }
 
 func lastLine(script string) int {

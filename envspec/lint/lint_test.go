@@ -90,3 +90,16 @@ func TestWithoutBashScriptsAreNotLookedAt(t *testing.T) {
 		t.Error(p)
 	}
 }
+
+func TestAScriptInAFileIsToldOfThere(t *testing.T) {
+	t.Parallel()
+	doc := []byte("bootstrap: {file: scripts/setup.sh}\n")
+	s, err := envspec.Parse("e.yml", doc, func(string) ([]byte, error) { return []byte("true\nif true; then\n"), nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := lint.Check(t.Context(), "e.yml", doc, s)
+	if len(p) != 1 || !strings.HasPrefix(p[0].String(), "scripts/setup.sh:2:1: bootstrap is no right bash script: ") {
+		t.Errorf("got %v", p)
+	}
+}
