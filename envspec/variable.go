@@ -3,7 +3,6 @@ package envspec
 import (
 	"cmp"
 	"slices"
-	"strings"
 )
 
 // Variable is one entry of the environment of the processes in a Sandbox (ADR 0009, "Variables"). It is one of three: a Link
@@ -110,26 +109,9 @@ func variablePath(name string) string { return "variables." + name }
 // explainVariables is Explain for Variables, which are in the order of their names.
 func explainVariables(old, new []Variable) (out []Change) {
 	for _, p := range pairs(old, new) {
-		affects, what := Nothing, ""
-		switch {
-		case p.old == nil:
-			what = "is added (" + p.new.kind() + ")"
-			if p.new.AtBuild() {
-				affects = Build
-			}
-		case p.new == nil:
-			what = "is removed"
-			if p.old.AtBuild() {
-				affects = Build
-			}
-		default:
-			var words []string
-			if words, affects = changes(*p.old, *p.new); len(words) == 0 {
-				continue
-			}
-			what = strings.Join(words, ", ")
+		if d, differs := p.diff(); differs {
+			out = append(out, Change{Field: variablePath(p.name), Affects: d.Affects, Sentence: p.name + ": " + d.Words + ". " + consequences[d.Affects]})
 		}
-		out = append(out, Change{Field: variablePath(p.name), Affects: affects, Sentence: p.name + ": " + what + ". " + consequences[affects]})
 	}
 	return out
 }
