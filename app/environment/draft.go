@@ -122,6 +122,11 @@ func (s *Service) save(ctx context.Context, g access.Grant, base int64, given ma
 		if draft, err = s.writeDraft(tx, env, w, given, g.Actor()); err != nil {
 			return err
 		}
+		if env.Draft != nil {
+			if err := s.forget(tx, env.ID, replaced(env.Draft.Spec.Variables, draft.Spec.Variables)); err != nil {
+				return err
+			}
+		}
 		entry.Subject, entry.Detail["revision"] = draft.ID, draft.Revision
 		if names := names(given); len(names) > 0 {
 			entry.Detail["values"] = names // whose
@@ -219,7 +224,14 @@ func (s *Service) deleteDraft(tx *store.Tx, env Environment) error {
 	if _, err := tx.Exec(discardedSQL, env.ID, env.Draft.Revision); err != nil {
 		return fmt.Errorf("discard draft: %w", err)
 	}
-	return nil
+	return s.forget(tx, env.ID, env.Draft.Spec.Variables)
+}
+
+// replaced are the Variables of before whose values after doesn't have.
+func replaced(before, after []envspec.Variable) []envspec.Variable {
+	return slices.DeleteFunc(slices.Clone(before), func(b envspec.Variable) bool {
+		return slices.ContainsFunc(after, func(a envspec.Variable) bool { return a.ValueID == b.ValueID })
+	})
 }
 
 // Web names the web draft among the Specs of Sides.

@@ -14,6 +14,11 @@ COALESCE((SELECT login FROM people p WHERE p.id = updated_by), updated_by) FROM 
 VALUES ($1, $2, 'web', '', $3, $4, $5, $6, $7)`
 	updateDraftSQL = `UPDATE drafts SET revision = revision + 1, spec = $3, test_key = $4, updated_at = $5, updated_by = $6
 WHERE id = $1 AND revision = $2`
+	newestSQL = `SELECT spec FROM drafts WHERE environment_id = $1 UNION ALL
+SELECT v.spec FROM versions v JOIN environments e ON e.id = v.environment_id AND e.current = v.number WHERE e.id = $1`
+	// namedSQL counts the Specs that still need what $2, a pattern, finds in them.
+	namedSQL = `SELECT (SELECT COUNT(*) FROM drafts WHERE environment_id = $1 AND spec LIKE $2) + (SELECT COUNT(*) FROM versions WHERE environment_id = $1 AND spec LIKE $2) +
+(SELECT COUNT(*) FROM test_builds WHERE environment_id = $1 AND state IN ('queued', 'running') AND spec LIKE $2)`
 	deleteDraftSQL = `DELETE FROM drafts WHERE id = $1 AND revision = $2`
 
 	insertTestSQL = `INSERT INTO test_builds (id, environment_id, revision, spec, test_key, runner_id, assignment_id, state, created_at, created_by, detail)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/claude-hub/claude-hub/app/access"
@@ -88,6 +89,35 @@ func (s *Service) Enter(ctx context.Context, g access.Grant, name string, value 
 		tx.Wake(TopicOf(g.Repo()))
 		return audit.Record(tx, audit.Entry{Who: g.Actor(), Repo: int64(g.Repo().ID), Action: "variable.enter", Subject: env.ID, Detail: map[string]any{"name": name}})
 	})
+}
+
+// forget deletes those Sensitive values of vars, which some Spec no longer has, that no other one needs: of a value that was
+// replaced, or discarded, before it was ever applied nothing stays.
+func (s *Service) forget(tx *store.Tx, environment string, vars []envspec.Variable) error {
+	vars = slices.DeleteFunc(slices.Clone(vars), func(v envspec.Variable) bool { return !v.Sensitive || v.ValueID == "" })
+	if len(vars) == 0 {
+		return nil
+	}
+	newest, err := store.All(tx, store.Scan1[string], newestSQL, environment)
+	if err != nil {
+		return fmt.Errorf("look for who needs a value: %w", err)
+	}
+	for _, v := range vars {
+		if slices.ContainsFunc(newest, func(spec string) bool { return strings.Contains(spec, v.ValueID) }) {
+			continue // as nearly all are: all versions need not be looked through
+		}
+		var named int
+		if err := tx.Row(namedSQL, environment, "%"+v.ValueID+"%").Scan(&named); err != nil {
+			return fmt.Errorf("look for who needs a value: %w", err)
+		}
+		if named > 0 {
+			continue
+		}
+		if err := s.vault.Forget(tx, environment, v.ValueID); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func notLost(vars []envspec.Variable, name string) error {

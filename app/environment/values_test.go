@@ -395,3 +395,76 @@ func TestANewSharedValueIsSaidOfTheVersionsThatUseItAtBuild(t *testing.T) {
 		t.Errorf("deleted although it is linked: %v", err)
 	}
 }
+
+func TestOfAValueThatWasNeverAppliedNothingStays(t *testing.T) {
+	t.Parallel()
+	storetest.Each(t, func(t *testing.T, db *store.DB) {
+		h := apptest.New(t, db, apptest.Options{})
+		ana, r := h.Grant("ana"), h.Runner("r1")
+		count := func() (n int) {
+			t.Helper()
+			if err := db.Read(t.Context(), func(tx *store.Tx) error {
+				return tx.Row(`SELECT COUNT(*) FROM variable_values WHERE sensitive = 1`).Scan(&n)
+			}); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		want := func(n int, when string) {
+			t.Helper()
+			if got := count(); got != n {
+				t.Errorf("%s: %d Sensitive values are kept, want %d", when, got, n)
+			}
+		}
+		s := spec()
+		s.Variables = []envspec.Variable{{Name: "A", Sensitive: true}, {Name: "B", Sensitive: true}}
+		both := map[string][]byte{"A": []byte("first-of-a"), "B": []byte("first-of-b")}
+		d := save(t, h, ana, s, both)
+		save(t, h, ana, s, nil)
+		want(2, "saved")
+		d = save(t, h, ana, s, map[string][]byte{"A": []byte("second-of-a")})
+		want(2, "a value replaced")
+		if _, err := h.Environments.Discard(t.Context(), ana, d.Revision); err != nil {
+			t.Fatal(err)
+		}
+		want(0, "discarded")
+
+		h.AppliedWith(ana, r, s, both)
+		d = save(t, h, ana, s, map[string][]byte{"A": []byte("second-of-a")})
+		want(3, "applied, and one replaced in the draft")
+		if _, err := h.Environments.Test(t.Context(), ana, d.Revision, "r1"); err != nil {
+			t.Fatal(err)
+		}
+		save(t, h, ana, s, map[string][]byte{"A": []byte("third-of-a")})
+		want(4, "one is being tested")
+		item := r.Item()
+		values, refused := r.Values(item)
+		if string(values["A"].GetValue()) != "second-of-a" {
+			t.Errorf("the Test build doesn't get what it tests: %s", refused)
+		}
+		r.Pass(item)
+		want(3, "tested")
+		e := env(t, h, ana)
+		if _, err := h.Environments.Discard(t.Context(), ana, e.Draft.Revision); err != nil {
+			t.Fatal(err)
+		}
+		want(2, "discarded")
+		states, err := h.Environments.Variables(t.Context(), ana, 1)
+		if err != nil || states[0].Status != variable.Set || states[1].Status != variable.Set {
+			t.Errorf("the version's: %+v, %v", states, err)
+		}
+		// A version's value stays for those who go back to it.
+		h.AppliedWith(ana, r, s, map[string][]byte{"A": []byte("fourth-of-a")})
+		want(3, "a second version")
+		e = env(t, h, ana)
+		if _, err := h.Environments.Restore(t.Context(), ana, e.Draft.Revision, 1); err != nil {
+			t.Fatal(err)
+		}
+		if states, err = h.Environments.Variables(t.Context(), ana, environment.Web); err != nil || states[0].Status != variable.Set {
+			t.Errorf("restored: %+v, %v", states, err)
+		}
+		if a := audits(t, db, "draft.save"); len(a) < 3 || !strings.Contains(a[0], `"values":["A","B"]`) || strings.Contains(a[1], "values") {
+			t.Errorf("audit: %q", a)
+		}
+	})
+}

@@ -286,3 +286,11 @@ func (v *Vault) Enter(tx *store.Tx, environment string, vars []envspec.Variable,
 	}
 	return len(lost), nil
 }
+
+// Forget deletes a Sensitive value of an Environment for good. That no Spec names it any more is for the caller to know.
+func (v *Vault) Forget(tx *store.Tx, environment, id string) error {
+	if _, err := tx.Exec(forgetSQL, environment, id); err != nil {
+		return fmt.Errorf("delete a Sensitive value: %w", err)
+	}
+	return nil
+}

@@ -11,6 +11,7 @@ VALUES ($1, $2, 0, $3, $4, $5, $6)`
 VALUES ($1, $2, 1, $3, $4, $5, $6)`
 	enterSQL = `UPDATE variable_values SET sealed = $2, sealed_key_id = $3, lost_at = NULL, set_at = $4, set_by = $5
 WHERE id = $1 AND lost_at IS NOT NULL`
+	forgetSQL = `DELETE FROM variable_values WHERE environment_id = $1 AND id = $2 AND sensitive = 1`
 
 	sharedColumns = `SELECT s.id, s.name, s.note, s.sensitive, s.revision, s.value_id, s.value_at, s.plain, s.sealed, s.lost_at, s.set_at,
 COALESCE((SELECT login FROM people p WHERE p.id = s.set_by), s.set_by), s.created_at,
@@ -27,9 +28,8 @@ set_at = $9, set_by = $10, revision = revision + 1 WHERE id = $1 AND revision = 
 	renameSharedSQL = `UPDATE shared_variables SET name = $3, revision = revision + 1 WHERE id = $1 AND revision = $2`
 	deleteSharedSQL = `DELETE FROM shared_variables WHERE id = $1 AND revision = $2`
 
-	unlinkSQL = `DELETE FROM variable_links WHERE holder = $1`
-	linkSQL   = `INSERT INTO variable_links (holder, shared_id, environment_id) VALUES ($1, $2, $3) ON CONFLICT (holder, shared_id) DO NOTHING`
-	linkedSQL = `SELECT DISTINCT e.repo_id FROM variable_links l JOIN environments e ON e.id = l.environment_id WHERE l.shared_id = $1 ORDER BY e.repo_id`
-	// linkingSQL is which Repos to wake when a Shared variable changes.
+	unlinkSQL   = `DELETE FROM variable_links WHERE holder = $1`
+	linkSQL     = `INSERT INTO variable_links (holder, shared_id, environment_id) VALUES ($1, $2, $3) ON CONFLICT (holder, shared_id) DO NOTHING`
+	linkedSQL   = `SELECT DISTINCT e.repo_id FROM variable_links l JOIN environments e ON e.id = l.environment_id WHERE l.shared_id = $1 ORDER BY e.repo_id`
 	allLinksSQL = `SELECT DISTINCT l.shared_id, e.repo_id FROM variable_links l JOIN environments e ON e.id = l.environment_id ORDER BY l.shared_id, e.repo_id`
 )
