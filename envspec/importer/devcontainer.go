@@ -8,7 +8,6 @@ import (
 )
 
 const (
-	noVariables = "an environment.yml has no Variables yet"
 	noBuild     = "an Environment starts from an image: build this one, push it, and name it as image"
 	noContainer = "how a container is run is not up to an Environment"
 	noMount     = "a Sandbox mounts nothing but its Workspace, which is /workspace"
@@ -16,7 +15,8 @@ const (
 	noPorts     = "ports are not part of an Environment"
 	noEditor    = "an editor's settings are not part of an Environment"
 	noCompose   = "a Sandbox is one image: start other services in the start script"
-	noDocker    = "Docker inside a Sandbox can't be asked for in an environment.yml yet"
+	noDocker    = "the host's Docker can't be reached: docker: true gives each Sandbox one of its own"
+	ownDocker   = "docker: true, which the Runner installs and each Sandbox has for itself"
 	noTerminal  = "it is for a terminal or an editor that a person opens, and a start script must end"
 )
 
@@ -24,7 +24,6 @@ var devcontainerReasons = map[string]string{
 	"build": noBuild, "dockerFile": noBuild, "context": noBuild,
 	"dockerComposeFile": noCompose, "service": noCompose, "runServices": noCompose, "shutdownAction": noContainer,
 	"features": "what a feature installs, the bootstrap has to install", "overrideFeatureInstallOrder": "features are not installed",
-	"remoteEnv": noVariables, "containerEnv": noVariables, "secrets": noVariables,
 	"mounts": noMount, "workspaceMount": noMount, "workspaceFolder": noMount,
 	"runArgs": noContainer, "privileged": noContainer, "capAdd": noContainer, "securityOpt": noContainer, "init": noContainer, "overrideCommand": noContainer,
 	"remoteUser": noUser, "containerUser": noUser, "updateRemoteUserUID": noUser,
@@ -42,8 +41,12 @@ func (p *plan) devcontainer(root *node) {
 	p.image(root.get("image"), "${")
 	if features := root.get("features"); features != nil {
 		for _, f := range features.children {
-			if strings.Contains(f.name, "docker") {
-				f.why = noDocker
+			if dockerFeature.MatchString(f.name) {
+				p.spec.Docker = true
+				f.used = ownDocker
+				for _, option := range f.list() {
+					option.why = "the Runner chooses how Docker is installed"
+				}
 			}
 		}
 	}
@@ -52,6 +55,9 @@ func (p *plan) devcontainer(root *node) {
 			arg.why = noDocker
 		}
 	}
+	p.devcontainerEnv(root.get("remoteEnv")) // over containerEnv for all that a person or a script starts
+	p.devcontainerEnv(root.get("containerEnv"))
+	p.devcontainerSecrets(root.get("secrets"))
 	for _, key := range []string{"onCreateCommand", "updateContentCommand", "postCreateCommand", "postStartCommand"} {
 		p.lifecycle(root.get(key), key)
 	}
@@ -77,6 +83,9 @@ func (p *plan) devcontainer(root *node) {
 		}
 	}
 }
+
+// Not the client alone, and not Kubernetes.
+var dockerFeature = regexp.MustCompile(`(^|/)docker-(in|outside-of|from)-docker(-[a-z]+)?(:|$)`)
 
 var devcontainerSize = regexp.MustCompile(`(?i)[kmgt]b$`)
 

@@ -242,6 +242,11 @@ func (c collector) walk(n *node, above string, inList, hidden bool) {
 	switch {
 	case n.used != "":
 		c.out.Used = append(c.out.Used, Item{File: c.file, Key: key, Why: n.used})
+		for _, child := range n.children {
+			if child.why != "" {
+				c.walk(child, key, n.kind == list, hidden)
+			}
+		}
 	case !n.says():
 		c.out.Used = append(c.out.Used, Item{File: c.file, Key: key, Why: "nothing, since it is empty"})
 	case len(n.children) > 0 && (n.parted() || each[n.name] && n.why == ""):

@@ -7,7 +7,7 @@ import (
 )
 
 var miseReasons = map[string]string{
-	"env": noVariables, "tasks": "tasks are run in a Session", "settings": "settings of mise are not carried over: write them into the bootstrap",
+	"tasks": "tasks are run in a Session", "settings": "settings of mise are not carried over: write them into the bootstrap",
 	"plugins": "plugins of mise are not carried over: install them in the bootstrap", "hooks": "hooks of mise run in a shell that activates it",
 	"tools": "it has no version that mise could install",
 }
@@ -19,6 +19,7 @@ var (
 
 // mise lets the bootstrap install the tools of a list by mise, which reads asdf's list too, for all users.
 func (p *plan) mise(root *node) {
+	p.miseEnv(root.get("env"))
 	var lines []string
 	var taken []*node
 	for _, tool := range root.get("tools").list() {

@@ -8,10 +8,10 @@ import (
 const expression = "${{"
 
 var copilotReasons = map[string]string{
-	"env": noVariables, "permissions": "what a workflow may do at GitHub is not part of an Environment", "concurrency": "it is about workflows",
-	"defaults":                         "each script runs in /workspace, with bash",
-	"jobs":                             "only the job copilot-setup-steps sets up an environment",
-	"jobs.copilot-setup-steps.runs-on": "Sandboxes run the Environment's image on your own Runners", "jobs.copilot-setup-steps.env": noVariables,
+	"permissions": "what a workflow may do at GitHub is not part of an Environment", "concurrency": "it is about workflows",
+	"defaults":                          "each script runs in /workspace, with bash",
+	"jobs":                              "only the job copilot-setup-steps sets up an environment",
+	"jobs.copilot-setup-steps.runs-on":  "Sandboxes run the Environment's image on your own Runners",
 	"jobs.copilot-setup-steps.services": noCompose, "jobs.copilot-setup-steps.container": noContainer,
 	"jobs.copilot-setup-steps.permissions":     "what a workflow may do at GitHub is not part of an Environment",
 	"jobs.copilot-setup-steps.timeout-minutes": "how long a script may run is up to the Hub",
@@ -30,6 +30,11 @@ func (p *plan) copilot(root *node) {
 		p.image(container.get("image"), expression)
 	} else {
 		p.image(container, expression)
+	}
+	for _, env := range []*node{job.get("env"), root.get("env")} { // the job's over the workflow's
+		for _, n := range env.list() {
+			p.copilotEnv(n, false)
+		}
 	}
 	for i, step := range job.get("steps").items() {
 		p.step(step, "jobs.copilot-setup-steps.steps["+strconv.Itoa(i)+"]")
@@ -99,7 +104,7 @@ func (p *plan) step(step *node, path string) {
 		if strings.Contains(before, "export "+v.name+"="+quoted(v.value)+"\n") {
 			v.use(run.used)
 		} else {
-			v.why = noVariables
+			p.copilotEnv(v, run.used == "bootstrap")
 		}
 	}
 }
@@ -114,13 +119,14 @@ func (n *node) list() []*node {
 
 var cursorReasons = map[string]string{
 	"build": noBuild, "snapshot": "a snapshot of another product can't be read: choose an image", "terminals": noTerminal, "ports": noPorts, "user": noUser,
-	"repositoryDependencies": "a Session has one Repo", "env": noVariables,
+	"repositoryDependencies": "a Session has one Repo",
 }
 
 func (p *plan) cursor(root *node) {
 	root.get("name").use("nothing, since it is only a name")
 	root.get("$schema").use("nothing, since it is for editors")
 	p.image(root.get("image"), "${")
+	p.variables(root.get("env"), "${")
 	for _, key := range []string{"install", "start"} {
 		if n := root.get(key); n != nil && n.kind == text {
 			p.add(n, key, "", n.value, "")
@@ -131,12 +137,13 @@ func (p *plan) cursor(root *node) {
 var gitpodReasons = map[string]string{
 	"image": noBuild, "ports": noPorts, "vscode": noEditor, "jetbrains": noEditor, "github": "what a pull request shows is not part of an Environment",
 	"checkoutLocation": noMount, "workspaceLocation": noMount, "mainConfiguration": "a Session has one Repo", "additionalRepositories": "a Session has one Repo",
-	"gitConfig": "git is set up in the bootstrap", "tasks": noTerminal, "env": noVariables,
+	"gitConfig": "git is set up in the bootstrap", "tasks": noTerminal,
 }
 
 func (p *plan) gitpod(root *node) {
 	root.get("name").use("nothing, since it is only a name")
 	p.image(root.get("image"), "${")
+	p.variables(root.get("env"), "${")
 	for i, task := range root.get("tasks").items() {
 		path := "tasks[" + strconv.Itoa(i) + "]"
 		name, _ := task.get("name").str()
@@ -149,8 +156,6 @@ func (p *plan) gitpod(root *node) {
 				p.add(n, path+"."+key, name, n.value, "")
 			}
 		}
-		for _, v := range task.get("env").list() {
-			v.why = noVariables
-		}
+		p.variables(task.get("env"), "${")
 	}
 }
