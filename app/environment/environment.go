@@ -81,8 +81,8 @@ type Version struct {
 	environment string
 }
 
-// TopicOf is woken at every change of the Repo's Environment and its Test builds.
-func TopicOf(r access.Repo) string { return "environment:" + r.ID.String() }
+// TopicOf is woken at every change of the Repo's Environment, its Test builds, and the Shared variables that it links.
+func TopicOf(r access.Repo) string { return variable.TopicOf(r.ID) }
 
 // Get reads the Repo's Environment.
 func (s *Service) Get(ctx context.Context, g access.Grant) (Environment, error) {

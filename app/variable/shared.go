@@ -70,6 +70,9 @@ func (u Users) Sentence() string {
 // TopicShared is the topic of store.DB.Changed that is woken at every change of a Shared variable.
 const TopicShared = "shared-variables"
 
+// TopicOf is the topic that is woken at every change of a Repo's Environment, also when a Shared variable that it links changes.
+func TopicOf(repo github.RepoID) string { return "environment:" + repo.String() }
+
 func scanShared(scan func(...any) error) (s Shared, err error) {
 	var plain *string
 	var lost time.Time
@@ -376,6 +379,13 @@ func (v *Vault) changed(tx *store.Tx, id string, who access.Person, action strin
 	s, err := scanShared(tx.Row(sharedByIDSQL, id).Scan)
 	if err != nil {
 		return Shared{}, fmt.Errorf("read a Shared variable: %w", err)
+	}
+	repos, err := store.All(tx, store.Scan1[github.RepoID], linkedSQL, id)
+	if err != nil {
+		return Shared{}, fmt.Errorf("read who links a Shared variable: %w", err)
+	}
+	for _, repo := range repos {
+		tx.Wake(TopicOf(repo))
 	}
 	tx.Wake(TopicShared)
 	return v.digested(s), recordShared(tx, who, s, action)

@@ -112,11 +112,20 @@ func TestASharedVariableThatIsLinkedStays(t *testing.T) {
 		}
 		hold("here", "draft 1", of(link("A", "S"), link("B", "S"), plain("P", "x")))
 		hold("there", "version 1", of(link("A", "S")))
+		woken := r.db.Changed(variable.TopicOf(1))
+		if _, err := r.NoteShared(t.Context(), r.ana, "S", 1, "note"); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-woken:
+		case <-time.After(10 * time.Second):
+			t.Error("who looks at an Environment that links it is not woken")
+		}
 		says := "that of acme/other and acme/rocket."
-		if err := r.DeleteShared(t.Context(), r.ana, "S", 1); !fault.Is(err, fault.Refused) || !strings.Contains(err.Error(), says) {
+		if err := r.DeleteShared(t.Context(), r.ana, "S", 2); !fault.Is(err, fault.Refused) || !strings.Contains(err.Error(), says) {
 			t.Errorf("delete: %v", err)
 		}
-		if _, err := r.RenameShared(t.Context(), r.ana, "S", 1, "T"); !fault.Is(err, fault.Refused) || !strings.Contains(err.Error(), says) {
+		if _, err := r.RenameShared(t.Context(), r.ana, "S", 2, "T"); !fault.Is(err, fault.Refused) || !strings.Contains(err.Error(), says) {
 			t.Errorf("rename: %v", err)
 		}
 		// Somebody who may use neither Repo is told how many they are, and no name.
@@ -129,7 +138,7 @@ func TestASharedVariableThatIsLinkedStays(t *testing.T) {
 		if err != nil || len(users.Repos) != 0 || users.Hidden != 2 {
 			t.Errorf("%+v, %v", users, err)
 		}
-		if err := blind.DeleteShared(t.Context(), r.ana, "S", 1); !fault.Is(err, fault.Refused) || !strings.Contains(err.Error(), "that of 2 Repos that you have no access to.") {
+		if err := blind.DeleteShared(t.Context(), r.ana, "S", 2); !fault.Is(err, fault.Refused) || !strings.Contains(err.Error(), "that of 2 Repos that you have no access to.") {
 			t.Errorf("delete: %v", err)
 		}
 		hold("here", "draft 1", of(plain("P", "x")))
@@ -143,7 +152,7 @@ func TestASharedVariableThatIsLinkedStays(t *testing.T) {
 			}
 		}
 		r.write(func(tx *store.Tx) error { return r.Release(tx, "version 1") })
-		if err := r.DeleteShared(t.Context(), r.ana, "S", 1); err != nil {
+		if err := r.DeleteShared(t.Context(), r.ana, "S", 2); err != nil {
 			t.Fatal(err)
 		}
 		if _, _, err := r.SharedNamed(t.Context(), r.ana, "S"); !fault.Is(err, fault.NotFound) {
