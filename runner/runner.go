@@ -56,6 +56,7 @@ type Runner struct {
 	workers map[string]*worker
 	wg      sync.WaitGroup
 	prune   chan struct{}
+	builds  int // as logged last
 }
 
 // Folder is where a Runner with that data folder keeps its things.
@@ -209,6 +210,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	for _, w := range first {
 		r.launch(w, true)
 	}
+	r.logUsage(ctx)
 	r.wg.Go(func() { r.pruneLoop(ctx) })
 	err := r.client.Run(ctx, r, r.take)
 	r.stop(build.ErrShutdown)
@@ -337,6 +339,20 @@ func (r *Runner) pruneLoop(ctx context.Context) {
 		if len(deleted) > 0 {
 			r.log.Info().Strs("builds", deleted).Msg("deleted old builds")
 		}
+		r.logUsage(ctx)
+	}
+}
+
+// logUsage says what builds take, when that is another number of them than before.
+func (r *Runner) logUsage(ctx context.Context) {
+	n, bytes, err := r.builder.Usage(ctx)
+	if err != nil {
+		r.log.Debug().Err(err).Msg("what builds take on the disk could not be told")
+		return
+	}
+	if n != r.builds {
+		r.builds = n
+		r.log.Info().Int("builds", n).Str("disk", build.Bytes(bytes)).Msg("builds on this host")
 	}
 }
 

@@ -115,6 +115,30 @@ func TestPruningKeepsTheNewestBuildsAndThoseInUse(t *testing.T) {
 	}
 	w.change(id, fleet.Run)
 	w.untilState(id, wire.StateRunning)
+	for i := range 2 {
+		if state, d := w.outcome(w.test(envspec.Spec{Image: img, Bootstrap: fmt.Sprintf("echo %d", i+5)}, url)); state != wire.StatePassed {
+			t.Fatalf("%s %+v", state, d.Failure)
+		}
+	}
+	w.untilBuilds(3)
+	// The disk of a build that nobody stands on any more is freed at once.
+	w.change(id, fleet.Remove)
+	w.untilState(id, wire.StateRemoved)
+	w.untilBuilds(2)
+}
+
+// untilBuilds waits until there are so many builds, each of which takes some space.
+func (w *world) untilBuilds(want int) {
+	w.t.Helper()
+	for end := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
+		n, bytes, err := w.runner.builder.Usage(context.Background())
+		if err == nil && n == want && bytes >= int64(n)<<14 {
+			return
+		}
+		if time.Now().After(end) {
+			w.t.Fatalf("%d builds of %d bytes, want %d: %v", n, bytes, want, err)
+		}
+	}
 }
 
 func TestAFailedWakeLeavesEverythingAsItWas(t *testing.T) {

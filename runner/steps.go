@@ -162,7 +162,7 @@ func (w *worker) finishTest(ctx context.Context, rec record) error {
 	if err := w.acting(rec.Generation, rec.Outcome); err != nil {
 		return err
 	}
-	if rec.Outcome == wire.StatePassed {
+	if rec.Marks.Base != "" {
 		w.r.pruneSoon()
 	}
 	return nil
@@ -249,6 +249,7 @@ func (w *worker) stepSession(ctx context.Context, rec record, listed bool) (done
 			return false, err
 		}
 		w.endLog()
+		w.r.pruneSoon() // its build may stand for nobody now
 		return false, w.acting(rec.Generation, wire.StateRemoved)
 	case rec.Want == wire.WantStop:
 		return false, w.sleep(ctx, rec)

@@ -416,3 +416,63 @@ func TestACancelledTestBuildLeavesItsBuildToThoseWhoWaitForIt(t *testing.T) {
 		}
 	}
 }
+
+func TestAPersonWaitsForNoMoreThanAMomentForWhatMayBeginAValue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	v := sensitive("API_KEY", "zebra-crossing-9", "s1", false)
+	w.owner.give("", v)
+	recipe, key := w.version(having(envspec.Spec{Image: w.image("app:v1", nil)}, v))
+	id := w.session(recipe, key, w.repo())
+	w.untilState(id, wire.StateRunning)
+	for name, tty := range map[string]bool{"exec": false, "terminal": true} {
+		c := w.open(id, wire.ChannelSpec{Argv: []string{"sh", "-c", `stty -echo 2>/dev/null; printf 'name: zeb'; read x; printf 'ra-crossing-9 then %s zebra-cros' "$x"; sleep 0.2; echo sing-9.`},
+			Stdin: true, TTY: tty, Rows: 24, Cols: 80})
+		c.until("name: zeb")
+		c.move([]byte("me\n"), false)
+		out := strings.ReplaceAll(c.end().out, "\r", "")
+		if strings.Contains(out, "ra-crossing") || !strings.Contains(out, " then me ") || !strings.HasSuffix(out, ".\n") {
+			t.Errorf("%s: %q", name, out)
+		}
+	}
+}
+
+func TestARunnerKilledInABootstrapAsksForTheValuesAgainAndHidesThem(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	v := sensitive("NPM_TOKEN", "npm-token-of-sixteen-and-more", "s1", true)
+	w.owner.give("", v)
+	w.spawn()
+	id := w.test(having(envspec.Spec{Image: w.image("app:v1", nil),
+		Bootstrap: `for i in 1 2 3 4 5 6 7 8 9 10; do echo "$i <$NPM_TOKEN>"; sleep 0.2; done`, Start: `echo "start <$NPM_TOKEN>"`}, v), w.repo())
+	w.untilLog(id, "3 <***>\n")
+	w.kill()
+	w.spawn()
+	state, d := w.outcome(id)
+	log := w.wholeLog(id)
+	if state != wire.StatePassed || strings.Contains(log, "npm-token") || !strings.Contains(log, "10 <***>\n") || !strings.Contains(log, "start <***>\n") {
+		t.Errorf("%s: %+v\n%s", state, d.Failure, log)
+	}
+	if strings.Count(log, "==> bootstrap: as root") != 1 || w.owner.askedFor(id) != 2 {
+		t.Errorf("asked %d times:\n%s", w.owner.askedFor(id), log)
+	}
+}
+
+func TestAValueThatChangesWhileTheRunnerIsDeadHasTheBootstrapBeginAfresh(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	v := sensitive("NPM_TOKEN", "npm-token-of-sixteen-and-more", "s1", true)
+	w.owner.give("", v)
+	w.spawn()
+	id := w.test(having(envspec.Spec{Image: w.image("app:v1", nil), Bootstrap: `printf %s "$NPM_TOKEN" | sha256sum >/built; echo begun; sleep 2`, Start: "cat /built"}, v), w.repo())
+	w.untilLog(id, "begun\n")
+	w.kill()
+	const now = "npm-token-that-came-later"
+	w.owner.give("", sensitive("NPM_TOKEN", now, "s2", true))
+	w.spawn()
+	state, d := w.outcome(id)
+	if log := w.wholeLog(id); state != wire.StatePassed || !strings.Contains(log, sum([]byte(now))) || strings.Count(log, "begun\n") != 2 {
+		t.Errorf("%s: %+v\n%s", state, d.Failure, log)
+	}
+}

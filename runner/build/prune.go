@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/claude-hub/claude-hub/runner/sandbox"
 )
 
@@ -85,6 +87,24 @@ func (b *Builder) Prune(ctx context.Context, keep func(name, key string) bool) (
 	}
 	errs = append(errs, b.pruneImages(ctx))
 	return deleted, errors.Join(errs...)
+}
+
+// Usage is how many builds there are and what their disks take, in bytes.
+func (b *Builder) Usage(ctx context.Context) (builds int, bytes int64, err error) {
+	all, err := b.All(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	var errs []error
+	for _, base := range all {
+		var st unix.Statfs_t
+		if err := unix.Statfs(base.Layers[len(base.Layers)-1], &st); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		bytes += int64(st.Blocks-st.Bfree) * st.Bsize
+	}
+	return len(all), bytes, errors.Join(errs...)
 }
 
 func (b *Builder) forget(name string) {

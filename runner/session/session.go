@@ -493,7 +493,13 @@ func (m *Machine) Remove(ctx context.Context) error {
 	if err := engine.Remove(ctx, m.boxID()); err != nil {
 		return err
 	}
-	return engine.DeleteDisk(ctx, m.disk())
+	if err := engine.DeleteDisk(ctx, m.disk()); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	m.payload, m.values = wire.Session{}, nil // it stands on no build any more
+	m.mu.Unlock()
+	return m.edit(func(st *State) { st.Base, st.Build, st.Login = "", build.Marks{}, nil })
 }
 
 func cause(ctx context.Context, err error) error {
