@@ -231,7 +231,10 @@ func (p *parser) pairs(n *yaml.Node, path, should string, read func(key, value *
 		}
 		if before, twice := seen[key.Value]; twice {
 			below, shown := key.Value, plain(key.Value)
-			if path != "" {
+			switch {
+			case path == "variables" && isName(key.Value):
+				below = variablePath(key.Value)
+			case path != "":
 				below = path
 			}
 			if p.hidden && !isName(key.Value) {
@@ -337,7 +340,7 @@ func (p *parser) something(n *yaml.Node, path string) bool {
 	if n.Value != "" && n.Style&yaml.TaggedStyle == 0 {
 		written = n.Value + ", which is nothing in YAML"
 	}
-	if p.hidden {
+	if p.hidden && path != "variables" {
 		advice += `; an empty text is ""`
 	}
 	p.at(n, path, "%s says %s: %s", path, written, advice)
@@ -473,7 +476,10 @@ func (p *parser) readable(b []byte) bool {
 	return true
 }
 
-var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?((?s).*)$`)
+var (
+	yamlAlias = regexp.MustCompile(`^unknown anchor '((?s).*)' referenced$`)
+	yamlLine  = regexp.MustCompile(`^yaml: (?:line (\d+): )?((?s).*)$`)
+)
 
 // syntax tells what the YAML library says, at the place where a person should look.
 func (p *parser) syntax(b []byte, err error) {
@@ -483,6 +489,14 @@ func (p *parser) syntax(b []byte, err error) {
 		what = m[2]
 	}
 	all := strings.Split(string(b), "\n")
+	// The only thing that the library repeats of a document, which may be a secret, and it says no line.
+	if m := yamlAlias.FindStringSubmatch(what); m != nil {
+		at := max(0, bytes.Index(b, []byte("*"+m[1])))
+		begin := bytes.LastIndexByte(b[:at], '\n') + 1
+		p.place(1+bytes.Count(b[:at], []byte("\n")), 1+utf8.RuneCount(b[begin:at]), "",
+			"an alias, which is what begins with *, is not supported: write the value out, and a text that begins with * in quotes")
+		return
+	}
 	line = min(max(line, 1), len(all))
 	// The library counts some lines from 0.
 	for _, near := range []int{line, line + 1} {
@@ -490,6 +504,9 @@ func (p *parser) syntax(b []byte, err error) {
 			p.place(near, 1+len(all[near-1])-len(strings.TrimLeft(all[near-1], " ")), "", "this line is indented with a tab: YAML takes only spaces")
 			return
 		}
+	}
+	if what == "found character that cannot start any token" {
+		what += "; a text that begins with @, ` or % is written in quotes"
 	}
 	p.place(line, 1, "", "this is not YAML: %s", what)
 }

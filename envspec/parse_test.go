@@ -148,14 +148,25 @@ func TestHostileDocumentsAreAnsweredSoon(t *testing.T) {
 		bomb += fmt.Sprintf("%c: &%c [%s]\n", c, c, strings.TrimSuffix(strings.Repeat("*"+string(c-1)+",", 9), ","))
 	}
 	for name, in := range map[string]string{
-		"aliases":  bomb,
-		"brackets": strings.Repeat("[", MaxDocument),
-		"braces":   strings.Repeat("{a: ", MaxDocument/4),
-		"dashes":   strings.Repeat("- ", MaxDocument/2),
-		"keys":     strings.Repeat("a: 1\n", MaxDocument/5),
-		"one line": "start: \"" + strings.Repeat("x", MaxDocument-10) + "\"",
-		"quotes":   strings.Repeat("\"\" ", MaxDocument/3),
-		"anchors":  strings.Repeat("&", MaxDocument),
+		"aliases":            bomb,
+		"brackets":           strings.Repeat("[", MaxDocument),
+		"braces":             strings.Repeat("{a: ", MaxDocument/4),
+		"dashes":             strings.Repeat("- ", MaxDocument/2),
+		"keys":               strings.Repeat("a: 1\n", MaxDocument/5),
+		"one line":           "start: \"" + strings.Repeat("x", MaxDocument-10) + "\"",
+		"quotes":             strings.Repeat("\"\" ", MaxDocument/3),
+		"anchors":            strings.Repeat("&", MaxDocument),
+		"one variable often": "variables:\n" + strings.Repeat(" A: b\n", MaxDocument/6-10),
+		"many variables":     numbered("variables:\n", " A%d: b\n"),
+		"many wrong names":   numbered("variables:\n", " %d: b\n"),
+		"many keys":          numbered("", "a%d: b\n"),
+		"many keys of one":   numbered("variables:\n A:\n", "  a%d: b\n"),
+		"nested variables":   "variables: " + strings.Repeat("{A: ", MaxDocument/4-10),
+		"nested groups":      nested("variables:\n", "A:\n"),
+		"nested folders":     "dependency-folders: " + strings.Repeat("[", MaxDocument/2-10) + strings.Repeat("]", MaxDocument/2-11),
+		"many folders":       "dependency-folders:\n" + strings.Repeat("- a\n", MaxDocument/4-10),
+		"aliases of values":  "variables:\n A: &a b\n" + strings.Repeat(" B: *a\n", MaxDocument/7-10),
+		"a name":             "variables:\n  " + strings.Repeat("A", MaxDocument-20) + ": b\n",
 	} {
 		begin := time.Now()
 		_, p := Check("e.yml", []byte(in), nil)
@@ -167,6 +178,26 @@ func TestHostileDocumentsAreAnsweredSoon(t *testing.T) {
 			t.Errorf("%s took %v", name, d)
 		}
 	}
+}
+
+// numbered is a document of lines that each have a number of their own.
+func numbered(begin, line string) string {
+	var b strings.Builder
+	b.WriteString(begin)
+	for i := 0; b.Len() < MaxDocument-30; i++ {
+		fmt.Fprintf(&b, line, i)
+	}
+	return b.String()
+}
+
+// nested is a document in which each line is deeper than the one before.
+func nested(begin, line string) string {
+	var b strings.Builder
+	b.WriteString(begin)
+	for i := 1; b.Len() < MaxDocument-i-len(line); i++ {
+		b.WriteString(strings.Repeat(" ", i) + line)
+	}
+	return b.String()
 }
 
 func TestFormatIsReadBackTheSame(t *testing.T) {
@@ -199,6 +230,11 @@ func TestFormatIsReadBackTheSame(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
+	for _, kind := range []string{"valid", "invalid"} {
+		for _, b := range corpus(f, kind) {
+			f.Add(b)
+		}
+	}
 	for _, s := range []string{"", "image: node:22\nbootstrap: |\n  a\n  b\nstart: x\ncpu: 1.5\nmemory: 4GiB\n", "cpu: 0123\nmemory: ~\n", "start: &a x\nbootstrap: *a\n",
 		"imgae: x\n", "start: \"\\u0085\\x00\"\n", "? a\n: b\n", "start: >+2\n   a\n\n", "image: !!str on\n", "\ufeff---\n...\n---\n", "{image: a, cpu: 1}", "start: |\r\n  a\r\n"} {
 		f.Add([]byte(s))
@@ -233,14 +269,31 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func BenchmarkCheck(b *testing.B) {
-	doc := []byte("image: node:22\nbootstrap: |\n" + strings.Repeat("  apt-get install -y something # é\n", 7000) +
-		strings.Repeat("# "+strings.Repeat("x", 97)+"\n", 8000))
-	doc = doc[:min(len(doc), MaxDocument)]
-	b.SetBytes(int64(len(doc)))
+// BenchmarkValidate reads a document of 1 MiB that has as much of everything as one may.
+func BenchmarkValidate(b *testing.B) {
+	var doc strings.Builder
+	doc.WriteString("image: node:22\nbootstrap: |\n" + strings.Repeat("  echo \"$A1 ${A2}\" $(true) # é\n", MaxScript/36) + "start: |\n" + strings.Repeat("  npm ci\n", MaxScript/10))
+	doc.WriteString("docker: true\ndependency-folders:\n")
+	for i := range MaxFolders {
+		fmt.Fprintf(&doc, "  - {pattern: \"**/a%d/[a-z]*\", beside: package.json}\n", i)
+	}
+	doc.WriteString("variables:\n")
+	for i := range MaxVariables {
+		if i%4 == 1 {
+			fmt.Fprintf(&doc, "  A%d: {sensitive: true} # why\n", i)
+		} else {
+			fmt.Fprintf(&doc, "  A%d: \"%s\" # why\n", i, strings.Repeat("x=é ", 400))
+		}
+	}
+	for doc.Len() < MaxDocument-100 {
+		doc.WriteString("# " + strings.Repeat("x", 97) + "\n")
+	}
+	text := []byte(doc.String())
+	b.SetBytes(int64(len(text)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, p := Check("e.yml", doc, anyFile); p.Failed() {
+		s, p := Check("e.yml", text, nil)
+		if p.Failed() || len(s.Variables) != MaxVariables || len(p) != 1 {
 			b.Fatal(p)
 		}
 	}
