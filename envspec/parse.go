@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
@@ -59,12 +60,13 @@ func check(name string, b []byte, files Files) (Spec, Problems) {
 
 // uses warns of Variables that the bootstrap uses and doesn't receive, where they stand.
 func (p *parser) uses(b []byte) {
+	in := sync.OnceValue(func() places { return newPlaces(b) })
 	warnUses(p.spec, func(u Use, sentence string) {
 		one := Problem{File: p.spec.BootstrapFile, Path: "bootstrap", Line: u.Line, Column: 1, Message: sentence, Warning: true}
 		if one.File == "" {
 			exact := false
 			one.File = p.file
-			if one.Line, one.Column, exact = Place(b, "bootstrap", u.Line); !exact {
+			if one.Line, one.Column, exact = in().of("bootstrap", u.Line); !exact {
 				one.Message += inScript(u.Line)
 			}
 		}

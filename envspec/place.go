@@ -9,16 +9,33 @@ import (
 // Place says where a line of a script, from 1, stands in a document that [Parse] takes: line and column from 1. exact
 // is false when lines of the script are no lines of the document (folded, or in quotes): then it is where the value begins.
 func Place(doc []byte, path string, line int) (docLine, column int, exact bool) {
-	doc = bytes.TrimPrefix(doc, []byte("\ufeff"))
+	return newPlaces(doc).of(path, line)
+}
+
+// places finds places in one document.
+type places struct {
+	doc     []byte
+	root    *yaml.Node // nil when the document has no keys
+	entries []entry
+}
+
+func newPlaces(doc []byte) places {
+	p := places{doc: bytes.TrimPrefix(doc, []byte("\ufeff"))}
 	var root yaml.Node
-	if yaml.Unmarshal(doc, &root) != nil || root.Kind != yaml.DocumentNode || root.Content[0].Kind != yaml.MappingNode {
-		return 1, 1, false
+	if yaml.Unmarshal(p.doc, &root) == nil && root.Kind == yaml.DocumentNode && root.Content[0].Kind == yaml.MappingNode {
+		p.root = root.Content[0]
+		p.entries = scan(p.doc, p.root).entries
 	}
-	for n, e := range scan(doc, root.Content[0]).entries {
+	return p
+}
+
+func (p places) of(path string, line int) (docLine, column int, exact bool) {
+	doc := p.doc
+	for n, e := range p.entries {
 		if e.key != path {
 			continue
 		}
-		value := root.Content[0].Content[2*n+1]
+		value := p.root.Content[2*n+1]
 		docLine = 1
 		begin := 0
 		for i := 0; i < e.value; {

@@ -259,6 +259,80 @@ func TestSchemaAndParseAgreeOnImages(t *testing.T) {
 	}
 }
 
+// Patterns, files, names and Variables are made of pieces that are each right or nearly so, in all orders.
+func TestSchemaAndParseAgreeOnWhatIsPutTogether(t *testing.T) {
+	t.Parallel()
+	schema := compiled(t)
+	random := rand.New(rand.NewPCG(7, 8))
+	of := func(pieces []string, most int) string {
+		v := ""
+		for range 1 + random.IntN(most) {
+			v += pieces[random.IntN(len(pieces))]
+		}
+		return v
+	}
+	paths := []string{"a", "b.c", "/", "/", "..", ".", ".git", "~", " ", "\\", "é", "\t", "\u2028", "...", "-"}
+	globs := append([]string{"*", "**", "**/", "?", "[", "]", "[a-z]", "[^a]", "^", "-"}, paths...)
+	names := []string{"A", "b", "_", "1", "-", " ", "CLAUDE_HUB", "claude_hub_", "PWD", "UID", "É", "="}
+	groups := map[string]string{"value": `"x"`, "sensitive": "true", "link": "B", "build": "true", "note": "why", "other": "z"}
+	for what, c := range map[string]struct {
+		make  func() string
+		check func(string) error
+		doc   func(string) any
+	}{
+		"pattern": {func() string { return of(globs, 5) }, func(v string) error { return checkPattern("p", v) }, func(v string) any {
+			if random.IntN(2) == 0 {
+				return map[string]any{"dependency-folders": []any{v}}
+			}
+			return map[string]any{"dependency-folders": []any{map[string]any{"pattern": v}}}
+		}},
+		"beside": {func() string { return of(globs, 3) }, func(v string) error { return checkBeside("b", v) }, func(v string) any {
+			return map[string]any{"dependency-folders": []any{map[string]any{"pattern": "a", "beside": v}}}
+		}},
+		"file": {func() string { return of(paths, 5) }, func(v string) error { return checkFile("f", v) }, func(v string) any { return map[string]any{"start": map[string]any{"file": v}} }},
+		"name": {func() string { return of(names, 3) }, CheckName, func(v string) any { return map[string]any{"variables": map[string]any{v: "x"}} }},
+		"link": {func() string { return of(names, 3) }, CheckName, func(v string) any {
+			return map[string]any{"variables": map[string]any{"A": map[string]any{"link": v}}}
+		}},
+		"variable": {func() string {
+			v := "variables: {A: {"
+			for key, value := range groups {
+				if random.IntN(3) == 0 {
+					if value == "true" && random.IntN(2) == 0 {
+						value = "false"
+					}
+					v += key + ": " + value + ", "
+				}
+			}
+			return v + "}}\n"
+		}, func(v string) error {
+			_, err := Parse("e", []byte(v), nil)
+			return err
+		}, func(v string) any {
+			doc, err := instance([]byte(v))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return doc
+		}},
+	} {
+		taken := 0
+		for range 4000 {
+			v := c.make()
+			err, says := c.check(v), schema.Validate(c.doc(v))
+			if (err == nil) != (says == nil) {
+				t.Fatalf("%s %q: Parse says %v, the schema %v", what, v, err, says)
+			}
+			if err == nil {
+				taken++
+			}
+		}
+		if taken < 200 || taken > 3800 {
+			t.Errorf("%d of 4000 are right of what is a %s: too few or too many to compare", taken, what)
+		}
+	}
+}
+
 func TestSchemaSaysWhatTheCodeSays(t *testing.T) {
 	t.Parallel()
 	type property struct {

@@ -7,10 +7,21 @@
 //	image: node:22-bookworm   # any OCI image; left out: buildpack-deps:bookworm
 //	bootstrap: |              # installs tools, as root, without the Workspace; left out: skipped
 //	  npm install -g pnpm
-//	start: |                  # runs in each new Sandbox, in the Workspace; left out: skipped
-//	  pnpm install
+//	start:                    # runs in each new Sandbox, in the Workspace; left out: skipped
+//	  file: scripts/start.sh  # either script may be a file of the repository, from its root
+//	docker: true              # left out: false
 //	cpu: 2                    # CPUs, at most two decimals; left out: what the Runner gives
 //	memory: 4GiB              # KiB, MiB, GiB or TiB, in whole MiB; left out: what the Runner gives
+//	dependency-folders:       # left out: DefaultFolders; []: none
+//	  - "**/_build"
+//	  - {pattern: "**/node_modules", beside: package.json}
+//	variables:                # left out: none
+//	  NODE_ENV: production    # Plain: always reaches the bootstrap
+//	  NPM_TOKEN: {sensitive: true, build: true}  # its value is in the Hub; build: the bootstrap receives it, too
+//	  SENTRY_DSN:
+//	    link: SENTRY_DSN      # the Shared variable that it is
+//	    note: from the ops team
+//	  VERSION: {value: "3.10"}  # the long form of a Plain one
 //
 // A Runner that gives less CPU or memory than asked cuts them to its limit and says so ([Limits]).
 package envspec
