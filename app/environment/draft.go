@@ -8,6 +8,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/audit"
 	"github.com/claude-hub/claude-hub/app/fault"
+	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/store"
 )
@@ -32,7 +33,7 @@ func conflict(theirs *Draft, format string, args ...any) *ConflictError {
 //
 // given are new values of Sensitive Variables, by name. Without a new one, a Sensitive Variable keeps the value that it has
 // in the draft or else in the current version: see variable.Vault.Keep, whose faults these are.
-func (s *Service) Save(ctx context.Context, g access.Grant, base int64, spec envspec.Spec, given map[string][]byte) (Draft, error) {
+func (s *Service) Save(ctx context.Context, g access.Grant, base int64, spec envspec.Spec, given variable.Given) (Draft, error) {
 	spec, err := checked(spec)
 	if err != nil {
 		return Draft{}, err
@@ -89,7 +90,7 @@ type write struct {
 	detail map[string]any
 }
 
-func (s *Service) save(ctx context.Context, g access.Grant, base int64, given map[string][]byte, choose func(*store.Tx, Environment) (write, error)) (Draft, error) {
+func (s *Service) save(ctx context.Context, g access.Grant, base int64, given variable.Given, choose func(*store.Tx, Environment) (write, error)) (Draft, error) {
 	var draft Draft
 	err := s.db.Write(ctx, func(tx *store.Tx) error {
 		draft = Draft{}
@@ -136,7 +137,7 @@ func (s *Service) save(ctx context.Context, g access.Grant, base int64, given ma
 	return draft, err
 }
 
-func names(given map[string][]byte) (all []string) {
+func names(given variable.Given) (all []string) {
 	for name := range given {
 		all = append(all, name)
 	}
@@ -168,7 +169,7 @@ func draftAt(env Environment, rev int64) (Draft, error) {
 	return *env.Draft, nil
 }
 
-func (s *Service) writeDraft(tx *store.Tx, env Environment, w write, given map[string][]byte, who string) (Draft, error) {
+func (s *Service) writeDraft(tx *store.Tx, env Environment, w write, given variable.Given, who string) (Draft, error) {
 	before := slices.Clone(w.before)
 	if env.Draft != nil {
 		before = append(before, env.Draft.Spec.Variables...)

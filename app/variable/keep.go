@@ -25,7 +25,7 @@ import (
 // A Sensitive value never becomes Plain: a Variable that was Sensitive needs a value of its own to be Plain, and the other
 // way round. Each thing wrong is a fault.Invalid with the field "variables.NAME". Without an encryption key a new Sensitive
 // value is refused.
-func (v *Vault) Keep(tx *store.Tx, environment string, before []envspec.Variable, spec envspec.Spec, given map[string][]byte, who string) (envspec.Spec, error) {
+func (v *Vault) Keep(tx *store.Tx, environment string, before []envspec.Variable, spec envspec.Spec, given Given, who string) (envspec.Spec, error) {
 	stored, err := rows(tx, environment, own(slices.Concat(before, spec.Variables)))
 	if err != nil {
 		return envspec.Spec{}, err
@@ -56,7 +56,7 @@ type keeping struct {
 	tx          *store.Tx
 	environment string
 	before      []envspec.Variable
-	given       map[string][]byte
+	given       Given
 	stored      map[string]row
 	who         string
 	seen        map[string]bool

@@ -50,19 +50,33 @@ func (s Shared) Format(f fmt.State, _ rune) {
 type Users struct {
 	Repos  []access.Repo // by name
 	Hidden int
+	// AtBuild are those of them where it is available at build.
+	AtBuild       []access.Repo
+	HiddenAtBuild int
 }
 
 // Sentence says who uses it, "" when nobody does.
-func (u Users) Sentence() string {
+func (u Users) Sentence() string { return inWords(u.Repos, u.Hidden) }
+
+// Consequence says what a new value means for them.
+func (u Users) Consequence() string {
+	if by := inWords(u.AtBuild, u.HiddenAtBuild); by != "" {
+		return "Sessions get a new value at their next start or wake. It is available at build in the Environment of " + by +
+			": there each Runner makes a new build with it the next time a Session boots, without a Test build and without a new version."
+	}
+	return "Sessions get a new value at their next start or wake."
+}
+
+func inWords(repos []access.Repo, hidden int) string {
 	var names []string
-	for _, r := range u.Repos {
+	for _, r := range repos {
 		names = append(names, r.Name)
 	}
 	switch {
-	case u.Hidden == 1:
+	case hidden == 1:
 		names = append(names, "1 Repo that you have no access to")
-	case u.Hidden > 1:
-		names = append(names, fmt.Sprintf("%d Repos that you have no access to", u.Hidden))
+	case hidden > 1:
+		names = append(names, fmt.Sprintf("%d Repos that you have no access to", hidden))
 	}
 	return list(names)
 }
@@ -119,17 +133,13 @@ func (v *Vault) Shared(ctx context.Context, who access.Person) ([]Shared, map[st
 	if err != nil {
 		return nil, nil, err
 	}
-	type link struct {
-		shared string
-		repo   github.RepoID
-	}
 	var all []Shared
 	var links []link
 	err = v.db.Read(ctx, func(tx *store.Tx) (err error) {
 		if all, err = store.All(tx, scanShared, sharedSQL); err != nil {
 			return fmt.Errorf("list Shared variables: %w", err)
 		}
-		links, err = store.All(tx, func(scan func(...any) error) (l link, err error) { return l, scan(&l.shared, &l.repo) }, allLinksSQL)
+		links, err = store.All(tx, scanLink, allLinksSQL)
 		if err != nil {
 			return fmt.Errorf("list Links: %w", err)
 		}
@@ -138,14 +148,14 @@ func (v *Vault) Shared(ctx context.Context, who access.Person) ([]Shared, map[st
 	if err != nil {
 		return nil, nil, err
 	}
-	ids := map[string][]github.RepoID{}
+	of := map[string][]link{}
 	for _, l := range links {
-		ids[l.shared] = append(ids[l.shared], l.repo)
+		of[l.shared] = append(of[l.shared], l)
 	}
 	users := make(map[string]Users, len(all))
 	for i := range all {
 		all[i] = v.digested(all[i])
-		users[all[i].ID] = usersOf(ids[all[i].ID], repos)
+		users[all[i].ID] = usersOf(of[all[i].ID], repos)
 	}
 	return all, users, nil
 }
@@ -183,22 +193,48 @@ func signedIn(who access.Person) error {
 	return nil
 }
 
-func linkedBy(tx *store.Tx, id string, repos []access.Repo) (Users, error) {
-	ids, err := store.All(tx, store.Scan1[github.RepoID], linkedSQL, id)
+// link says that a Repo links a Shared variable.
+type link struct {
+	shared string // id
+	repo   github.RepoID
+	build  bool
+}
+
+func scanLink(scan func(...any) error) (l link, err error) {
+	return l, scan(&l.shared, &l.repo, &l.build)
+}
+
+func links(tx *store.Tx, id string) ([]link, error) {
+	all, err := store.All(tx, scanLink, linkedSQL, id)
 	if err != nil {
-		return Users{}, fmt.Errorf("read who links a Shared variable: %w", err)
+		return nil, fmt.Errorf("read who links a Shared variable: %w", err)
 	}
-	return usersOf(ids, repos), nil
+	return all, nil
+}
+
+func linkedBy(tx *store.Tx, id string, repos []access.Repo) (Users, error) {
+	all, err := links(tx, id)
+	return usersOf(all, repos), err
 }
 
 // usersOf shows names of repos only, which are those that the person may use.
-func usersOf(ids []github.RepoID, repos []access.Repo) (u Users) {
-	for _, r := range repos { // in the order of names
-		if slices.Contains(ids, r.ID) {
-			u.Repos = append(u.Repos, r)
+func usersOf(links []link, repos []access.Repo) (u Users) {
+	u.Hidden = len(links)
+	for _, l := range links {
+		if l.build {
+			u.HiddenAtBuild++
 		}
 	}
-	u.Hidden = len(ids) - len(u.Repos)
+	for _, r := range repos { // in the order of names
+		i := slices.IndexFunc(links, func(l link) bool { return l.repo == r.ID })
+		if i < 0 {
+			continue
+		}
+		u.Repos, u.Hidden = append(u.Repos, r), u.Hidden-1
+		if links[i].build {
+			u.AtBuild, u.HiddenAtBuild = append(u.AtBuild, r), u.HiddenAtBuild-1
+		}
+	}
 	return u
 }
 
@@ -380,12 +416,12 @@ func (v *Vault) changed(tx *store.Tx, id string, who access.Person, action strin
 	if err != nil {
 		return Shared{}, fmt.Errorf("read a Shared variable: %w", err)
 	}
-	repos, err := store.All(tx, store.Scan1[github.RepoID], linkedSQL, id)
+	by, err := links(tx, id)
 	if err != nil {
-		return Shared{}, fmt.Errorf("read who links a Shared variable: %w", err)
+		return Shared{}, err
 	}
-	for _, repo := range repos {
-		tx.Wake(TopicOf(repo))
+	for _, l := range by {
+		tx.Wake(TopicOf(l.repo))
 	}
 	tx.Wake(TopicShared)
 	return v.digested(s), recordShared(tx, who, s, action)
@@ -414,7 +450,7 @@ func (v *Vault) Hold(tx *store.Tx, environment, holder string, spec envspec.Spec
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(linkSQL, holder, s.ID, environment); err != nil {
+		if _, err := tx.Exec(linkSQL, holder, s.ID, environment, x.Build); err != nil {
 			return fmt.Errorf("save a Link: %w", err)
 		}
 	}

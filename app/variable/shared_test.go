@@ -110,7 +110,9 @@ func TestASharedVariableThatIsLinkedStays(t *testing.T) {
 			t.Helper()
 			r.write(func(tx *store.Tx) error { return r.Hold(tx, environment, holder, spec) })
 		}
-		hold("here", "draft 1", of(link("A", "S"), link("B", "S"), plain("P", "x")))
+		ticked := link("B", "S")
+		ticked.Build = true
+		hold("here", "draft 1", of(link("A", "S"), ticked, link("C", "S"), plain("P", "x")))
 		hold("there", "version 1", of(link("A", "S")))
 		woken := r.db.Changed(variable.TopicOf(1))
 		if _, err := r.NoteShared(t.Context(), r.ana, "S", 1, "note"); err != nil {
@@ -128,14 +130,19 @@ func TestASharedVariableThatIsLinkedStays(t *testing.T) {
 		if _, err := r.RenameShared(t.Context(), r.ana, "S", 2, "T"); !fault.Is(err, fault.Refused) || !strings.Contains(err.Error(), says) {
 			t.Errorf("rename: %v", err)
 		}
+		_, users, err := r.SharedNamed(t.Context(), r.ana, "S")
+		if err != nil || users.Sentence() != "acme/other and acme/rocket" || users.HiddenAtBuild != 0 ||
+			!strings.Contains(users.Consequence(), "available at build in the Environment of acme/rocket: there each Runner makes a new build") {
+			t.Errorf("%+v, %v", users, err)
+		}
 		// Somebody who may use neither Repo is told how many they are, and no name.
 		gate, err := access.Open(t.Context(), r.db, access.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		blind := variable.New(r.db, r.seal, gate)
-		_, users, err := blind.SharedNamed(t.Context(), r.ana, "S")
-		if err != nil || len(users.Repos) != 0 || users.Hidden != 2 {
+		_, users, err = blind.SharedNamed(t.Context(), r.ana, "S")
+		if err != nil || len(users.Repos)+len(users.AtBuild) != 0 || users.Hidden != 2 || users.HiddenAtBuild != 1 {
 			t.Errorf("%+v, %v", users, err)
 		}
 		if err := blind.DeleteShared(t.Context(), r.ana, "S", 2); !fault.Is(err, fault.Refused) || !strings.Contains(err.Error(), "that of 2 Repos that you have no access to.") {
@@ -147,7 +154,7 @@ func TestASharedVariableThatIsLinkedStays(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, u := range all {
-			if u.Sentence() != "acme/other" {
+			if u.Sentence() != "acme/other" || u.Consequence() != "Sessions get a new value at their next start or wake." {
 				t.Errorf("%+v", u)
 			}
 		}

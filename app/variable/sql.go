@@ -28,8 +28,10 @@ set_at = $9, set_by = $10, revision = revision + 1 WHERE id = $1 AND revision = 
 	renameSharedSQL = `UPDATE shared_variables SET name = $3, revision = revision + 1 WHERE id = $1 AND revision = $2`
 	deleteSharedSQL = `DELETE FROM shared_variables WHERE id = $1 AND revision = $2`
 
-	unlinkSQL   = `DELETE FROM variable_links WHERE holder = $1`
-	linkSQL     = `INSERT INTO variable_links (holder, shared_id, environment_id) VALUES ($1, $2, $3) ON CONFLICT (holder, shared_id) DO NOTHING`
-	linkedSQL   = `SELECT DISTINCT e.repo_id FROM variable_links l JOIN environments e ON e.id = l.environment_id WHERE l.shared_id = $1 ORDER BY e.repo_id`
-	allLinksSQL = `SELECT DISTINCT l.shared_id, e.repo_id FROM variable_links l JOIN environments e ON e.id = l.environment_id ORDER BY l.shared_id, e.repo_id`
+	unlinkSQL = `DELETE FROM variable_links WHERE holder = $1`
+	linkSQL   = `INSERT INTO variable_links (holder, shared_id, environment_id, build) VALUES ($1, $2, $3, $4)
+ON CONFLICT (holder, shared_id) DO UPDATE SET build = CASE WHEN excluded.build = 1 THEN 1 ELSE variable_links.build END`
+	linksSQL    = `SELECT l.shared_id, e.repo_id, MAX(l.build) FROM variable_links l JOIN environments e ON e.id = l.environment_id `
+	linkedSQL   = linksSQL + `WHERE l.shared_id = $1 GROUP BY l.shared_id, e.repo_id`
+	allLinksSQL = linksSQL + `GROUP BY l.shared_id, e.repo_id`
 )

@@ -49,9 +49,10 @@ CREATE INDEX shared_variables_key ON shared_variables (sealed_key_id, id);
 -- Which drafts and current versions link a Shared variable: none that one of them links can be deleted. holder is the
 -- draft's or the version's id.
 CREATE TABLE variable_links (
-    holder         TEXT NOT NULL,
-    shared_id      TEXT NOT NULL REFERENCES shared_variables (id),
-    environment_id TEXT NOT NULL REFERENCES environments (id),
+    holder         TEXT   NOT NULL,
+    shared_id      TEXT   NOT NULL REFERENCES shared_variables (id),
+    environment_id TEXT   NOT NULL REFERENCES environments (id),
+    build          BIGINT NOT NULL CHECK (build IN (0, 1)), -- available at build under one of its names
     PRIMARY KEY (holder, shared_id)
 );
 CREATE INDEX variable_links_shared ON variable_links (shared_id, environment_id);
