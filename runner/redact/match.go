@@ -29,14 +29,26 @@ func (w *Writer) look(p, s *view, base int64, oldP, oldS int, from int32) {
 	w.goOn(p, base, oldP, from)
 	if s != nil {
 		w.goOn(s, base, oldS, from)
-		// A window with no escape sequence inside or right after it stands in the plain view as well, with the byte
-		// that follows, and is found there.
-		seen := oldS
+		// A window with no escape sequence inside or right after it stands in the plain view as well, with the bytes
+		// that follow up to the next one that is looked at, and is found there.
+		seen, reach := oldS, w.set.reach()
 		upTo := func(end int) {
-			for i := max(seen, end-window); i < end && i <= s.n-window; i++ {
-				w.begin(s, base, i, from)
+			first := max(seen, end-reach)
+			if end = min(end, s.n-window+1); end <= first {
+				return
+			}
+			seen = end
+			for i := first; i < end; i++ {
 				w.beginToken(s, base, i, from)
-				seen = i + 1
+			}
+			for ; first < end; first += w.set.stride {
+				i := min(first+w.set.stride, end)
+				if !w.set.may(s.eight(i-1) & windowMask) {
+					continue
+				}
+				for k := first; k < i; k++ {
+					w.begin(s, base, k, from)
+				}
 			}
 		}
 		for _, g := range s.gaps {
@@ -48,22 +60,18 @@ func (w *Writer) look(p, s *view, base int64, oldP, oldS int, from int32) {
 	if n-oldP < window {
 		return
 	}
-	// The loop every byte goes through, every second one at that: the filter also knows the windows that begin with a
-	// needle's second byte.
-	filter, shift := w.set.filter, w.set.shift&63
+	// The loop every byte goes through, at a stride.
+	filter, shift, stride := w.set.filter, w.set.shift&63, w.set.stride
 	last := n - window
-	for i := oldP; i <= last; i += 2 {
+	for first := oldP; first <= last; first += stride {
+		i := min(first+stride-1, last)
 		h := hash(p.eight(i)&windowMask) >> shift
 		if filter[h/64]>>(h%64)&1 == 0 {
 			continue
 		}
-		w.beginBoth(p, s, base, i, oldS, from)
-		if i > oldP {
-			w.beginBoth(p, s, base, i-1, oldS, from)
+		for k := first; k <= i; k++ {
+			w.beginBoth(p, s, base, k, oldS, from)
 		}
-	}
-	if (last-oldP)%2 == 1 {
-		w.beginBoth(p, s, base, last, oldS, from)
 	}
 	// Tokens begin with less than a window, but not without this byte.
 	for i := oldP + len(tokenPrefix) - 1; i <= n-window+len(tokenPrefix)-1; i++ {
@@ -76,7 +84,7 @@ func (w *Writer) look(p, s *view, base int64, oldP, oldS int, from int32) {
 		if !w.beginToken(p, base, k, from) || s == nil {
 			continue
 		}
-		if j := s.find(p.place[k]); j >= oldS {
+		if j := s.find(p.place[k], w.set.reach()); j >= oldS {
 			w.beginToken(s, base, j, from)
 		}
 	}
@@ -102,15 +110,15 @@ func (w *Writer) goOn(v *view, base int64, old int, from int32) {
 	}
 }
 
-// find is the index of the text byte that stands at the given place, when the window there has no escape sequence
-// inside or right after it and is not the last; else -1.
-func (v *view) find(at int32) int {
+// find is the index of the text byte that stands at the given place, when so many bytes from there on have no escape
+// sequence inside or right after them and are not the last; else -1.
+func (v *view) find(at int32, reach int) int {
 	j, ok := slices.BinarySearch(v.at(), at)
-	if !ok || j+window >= v.n {
+	if !ok || j+reach >= v.n {
 		return -1
 	}
 	for _, g := range v.gaps {
-		if g.index > j && g.index <= j+window {
+		if g.index > j && g.index <= j+reach {
 			return -1
 		}
 	}
@@ -145,7 +153,7 @@ func (w *Writer) tight(v *view, base int64, k int) bool {
 // beginBoth starts what stands at index i of the plain view, in the stripped one as well.
 func (w *Writer) beginBoth(p, s *view, base int64, i, oldS int, from int32) {
 	if w.begin(p, base, i, from) && s != nil {
-		if j := s.find(p.place[i]); j >= oldS {
+		if j := s.find(p.place[i], w.set.reach()); j >= oldS {
 			w.begin(s, base, j, from)
 		}
 	}

@@ -23,6 +23,11 @@ const (
 	// small, and a part of a long value is hidden too. That pieces overlap makes one mask of a whole value.
 	pieceLength = 256
 	pieceStep   = 192
+
+	// maxStride is how many windows are passed over at most for one that is looked at: as many as the shortest shape allows.
+	maxStride = 5
+	// filterBits is how many bits the filter has for each place of the table.
+	filterBits = 64
 )
 
 // ErrShort is what [Check] and [Set.Add] say of a value below [MinLength].
@@ -57,19 +62,21 @@ type Set struct {
 	needles []needle
 	values  map[[sha256.Size]byte]struct{}
 
-	// filter is a set of hashes of windows, one bit each: of the first window of each needle and of the one
-	// that begins with its second byte. keys and heads are an open hash table from a window to the first needle that
-	// begins with it.
+	// filter is a set of hashes of windows, one bit each: of the first window of each needle and of the next ones, up to
+	// maxStride. So one window in stride of them tells whether a needle may begin there or just before. keys and heads are
+	// an open hash table from a window to the first needle that begins with it.
 	filter []uint64
 	shift  uint8
+	stride int
 	keys   []uint64
 	heads  []int32
 	used   int
 	// begins holds what may come before a whole window was seen: all beginnings of needles shorter than a window.
-	// edges is a set of hashes that says most of what is not in it, first is the same as begins for one byte.
+	// edges is a set of hashes that says most of what is not in it, first and two are the same as begins for one byte and two.
 	begins map[uint64]beginnings
 	edges  []uint64
 	first  [256]beginnings
+	two    []beginnings
 }
 
 // Add makes the Set know a value under the name of its Variable, in all forms. Output that was written before, but is
@@ -114,6 +121,8 @@ func (s *Set) init() {
 	s.begins = make(map[uint64]beginnings)
 	s.values = make(map[[sha256.Size]byte]struct{})
 	s.edges = make([]uint64, 64)
+	s.two = make([]beginnings, 1<<16)
+	s.stride = maxStride
 	s.resize(1 << 10)
 	for i := range shapes {
 		s.put(needle{b: []byte(shapes[i].prefix), name: shapes[i].name, shape: &shapes[i]})
@@ -155,10 +164,10 @@ func (s *Set) put(n needle) {
 		} else {
 			s.keys[slot] = key
 			s.used++
-			s.mark(key)
 		}
 		s.heads[slot] = int32(len(s.needles))
-		s.mark(n.second())
+		s.markAll(&n)
+		s.stride = min(s.stride, len(n.b)-window+1)
 	}
 	s.needles = append(s.needles, n)
 	may := loose
@@ -166,12 +175,15 @@ func (s *Set) put(n needle) {
 		may = tight
 	}
 	s.first[n.b[0]] |= may
-	for l := 2; l < window && l <= len(n.b); l++ {
+	if len(n.b) > 1 {
+		s.two[uint16(key)] |= may
+	}
+	for l := 3; l < window && l <= len(n.b); l++ {
 		b := beginning(key, l)
 		s.begins[b] |= may
 		s.markEdge(b)
 	}
-	if len(s.begins)*12 > len(s.edges)*64 {
+	if len(s.begins)*16 > len(s.edges)*64 {
 		s.edges = make([]uint64, 2*len(s.edges))
 		for b := range s.begins {
 			s.markEdge(b)
@@ -184,45 +196,48 @@ func beginning(key uint64, l int) uint64 {
 	return key&(1<<(8*l)-1) | uint64(l)<<56
 }
 
-// resize makes the table that large, and the filter 32 times: with the table at most half full, a window of ordinary
-// output passes the filter once in 32.
+// resize makes the table that large, with the filter to it: with the table at most half full, a window of ordinary output
+// passes the filter once in 26 at the most.
 func (s *Set) resize(table int) {
 	keys, heads := s.keys, s.heads
 	s.keys, s.heads = make([]uint64, table), make([]int32, table)
 	for i := range s.heads {
 		s.heads[i] = -1
 	}
-	s.filter = make([]uint64, table*32/64)
+	s.filter = make([]uint64, table*filterBits/64)
 	s.shift = 64
-	for bits := table * 32; bits > 1; bits /= 2 {
+	for bits := table * filterBits; bits > 1; bits /= 2 {
 		s.shift--
 	}
 	for i, k := range keys {
 		if heads[i] >= 0 {
 			slot := s.slot(k)
 			s.keys[slot], s.heads[slot] = k, heads[i]
-			s.mark(k)
 		}
 	}
 	for i := range s.needles {
-		if n := &s.needles[i]; len(n.b) > window {
-			s.mark(n.second())
-		}
+		s.markAll(&s.needles[i])
 	}
 }
 
-// second is the window that begins with the second byte of a needle longer than a window.
-func (n *needle) second() uint64 {
-	var buf [8]byte
-	copy(buf[:], n.b[1:1+window])
-	return binary.LittleEndian.Uint64(buf[:])
+// markAll puts a needle's windows into the filter. It has none when it is shorter.
+func (s *Set) markAll(n *needle) {
+	for i := 0; i < maxStride && i+window <= len(n.b); i++ {
+		var buf [8]byte
+		copy(buf[:], n.b[i:i+window])
+		s.mark(binary.LittleEndian.Uint64(buf[:]))
+	}
 }
 
-// may reports, wrongly at times, that a needle begins with the window, or goes on with it after its first byte.
+// may reports, wrongly at times, that a needle begins with the window, or goes on with it after its first bytes.
 func (s *Set) may(key uint64) bool {
 	h := hash(key) >> (s.shift & 63)
 	return s.filter[h/64]>>(h%64)&1 != 0
 }
+
+// reach is how many bytes from the beginning of a needle on decide whether it is looked for: a window, and what may be passed
+// over before the next one that is looked at, which tells of it.
+func (s *Set) reach() int { return window + max(s.stride, 2) - 2 }
 
 // hash spreads a window over 64 bits; the upper ones are the good ones.
 func hash(key uint64) uint64 { return key * spread }
@@ -242,7 +257,7 @@ func (s *Set) markEdge(b uint64) {
 // slot is the place of a window in the table, or the free one where it belongs.
 func (s *Set) slot(key uint64) int {
 	mask := len(s.keys) - 1
-	i := int(hash(key)>>(s.shift&63)>>5) & mask
+	i := int(hash(key)>>(s.shift&63)/filterBits) & mask
 	for s.heads[i] >= 0 && s.keys[i] != key {
 		i = (i + 1) & mask
 	}
@@ -262,8 +277,11 @@ const (
 
 // begin says what the first l bytes of a window, fewer than all, may become.
 func (s *Set) begin(key uint64, l int) (may beginnings) {
-	if l == 1 {
+	switch l {
+	case 1:
 		return s.first[byte(key)]
+	case 2:
+		return s.two[uint16(key)]
 	}
 	b := beginning(key, l)
 	h := b * spread >> 32 & uint64(len(s.edges)*64-1)

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"unsafe"
 )
 
 const (
@@ -48,8 +49,11 @@ type Writer struct {
 	held   []byte // bytes from out to in
 	masked int64  // end of the run of occurrences whose mask was given last
 	hits   []hit
-	text   []byte // for the sink, collected in this call
-	found  map[string]struct{}
+	// text is for the sink, from given on what was collected in this call. What was given before lies in the same memory, which
+	// Texts share as they are never changed: an allocation for each small one would cost as much as finding out what may pass.
+	text  []byte
+	given int
+	found map[string]struct{}
 }
 
 type hit struct{ from, to int64 }
@@ -184,12 +188,22 @@ func (w *Writer) step(p []byte, flush bool) error {
 	return w.give()
 }
 
+// slab is the memory that small Texts share.
+const slab = 4 << 10
+
+// room makes sure that so many bytes more can be collected in the memory there is.
+func (w *Writer) room(n int) {
+	if cap(w.text)-len(w.text) < n {
+		w.text, w.given = append(make([]byte, 0, max(slab, n+len(w.text)-w.given)), w.text[w.given:]...), 0
+	}
+}
+
 func (w *Writer) give() error {
-	if len(w.text) == 0 {
+	if len(w.text) == w.given {
 		return nil
 	}
-	t := Text{string(w.text)}
-	w.text = w.text[:0]
+	t := Text{unsafe.String(&w.text[w.given], len(w.text)-w.given)}
+	w.given = len(w.text)
 	if w.err = w.sink(t); w.err != nil {
 		return w.err
 	}
@@ -298,6 +312,7 @@ func (w *Writer) mask(p []byte, hold int64) {
 		}
 		if !goesOn {
 			w.pass(p, w.out, u.from)
+			w.room(len(Mask))
 			w.text = append(w.text, Mask...)
 		}
 		w.masked = max(w.masked, u.to)
@@ -316,6 +331,7 @@ func (w *Writer) pass(p []byte, from, to int64) {
 		p = w.held
 	}
 	base := w.in - int64(len(p))
+	w.room(int(to - from))
 	w.text = append(w.text, p[from-base:to-base]...)
 }
 
