@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -150,4 +151,23 @@ func opens(t *testing.T, db *store.DB, v *variable.Vault, spec envspec.Spec) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A Hub with 100,000 values must start in a moment: it looks at their keys, and opens none of them.
+func TestStartOpensNoValue(t *testing.T) {
+	t.Parallel()
+	storetest.Each(t, func(t *testing.T, db *store.DB) {
+		spec := fill(t, db, vaultOn(t, db, fixed(1)), 3, 2)
+		write(t, db, func(tx *store.Tx) error {
+			_, err := tx.Exec(`UPDATE variable_values SET sealed = $1`, []byte("damaged"))
+			return err
+		})
+		v := vaultOn(t, db, fixed(1))
+		if err := db.Read(t.Context(), func(tx *store.Tx) error {
+			_, err := v.Resolve(tx, "e", spec, "No")
+			return err
+		}); err == nil || !strings.Contains(err.Error(), "can't decrypt the value of OWN_000, OWN_001 and OWN_002") {
+			t.Errorf("damaged values resolve: %v", err)
+		}
+	})
 }

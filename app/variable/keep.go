@@ -182,8 +182,12 @@ func keepPlain(tx *store.Tx, environment, value, who string) (string, error) {
 		return "", fmt.Errorf("look for a Plain value: %w", err)
 	}
 	id = store.NewID()
-	if _, err := tx.Exec(insertPlainSQL, id, environment, value, digest, tx.Now(), who); err != nil {
+	n, err := tx.Exec(insertPlainSQL, id, environment, value, digest, tx.Now(), who)
+	if err != nil {
 		return "", fmt.Errorf("save a Plain value: %w", err)
+	}
+	if n != 1 {
+		return "", fault.New(fault.Conflict, "Somebody else saved this Environment at the same moment. Open it again.")
 	}
 	return id, nil
 }

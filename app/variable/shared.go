@@ -264,7 +264,7 @@ func (v *Vault) CreateShared(ctx context.Context, who access.Person, n NewShared
 		}
 		switch {
 		case slices.Contains(names, n.Name):
-			return fault.Field("name", "There is a Shared variable %s already.", n.Name)
+			return taken(n.Name)
 		case len(names) >= MaxShared:
 			return fault.New(fault.Refused, "This Hub has %d Shared variables, and keeps no more. Delete one that nothing links first.", MaxShared)
 		}
@@ -273,13 +273,21 @@ func (v *Vault) CreateShared(ctx context.Context, who access.Person, n NewShared
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(insertSharedSQL, id, n.Name, n.Note, n.Sensitive, store.NewID(), tx.Now(), plain, sealed, key, who.ID()); err != nil {
+		added, err := tx.Exec(insertSharedSQL, id, n.Name, n.Note, n.Sensitive, store.NewID(), tx.Now(), plain, sealed, key, who.ID())
+		if err != nil {
 			return fmt.Errorf("save a Shared variable: %w", err)
+		}
+		if added != 1 {
+			return taken(n.Name)
 		}
 		made, err = v.changed(tx, id, who, "create")
 		return err
 	})
 	return made, err
+}
+
+func taken(name string) error {
+	return fault.Field("name", "There is a Shared variable %s already.", name)
 }
 
 // store is the columns of a value: plain, sealed, and the id of the key.
@@ -343,7 +351,7 @@ func (v *Vault) RenameShared(ctx context.Context, who access.Person, name string
 		}
 		if _, err := shared(tx, to); !fault.Is(err, fault.NotFound) {
 			if err == nil {
-				err = fault.Field("name", "There is a Shared variable %s already.", to)
+				err = taken(to)
 			}
 			return 0, err
 		}

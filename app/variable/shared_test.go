@@ -2,8 +2,10 @@ package variable_test
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -280,5 +282,51 @@ func TestRotatingTheKeyChangesNoValue(t *testing.T) {
 			t.Error("the id moved")
 		}
 		after.wantValue(spec, "L", token)
+	})
+}
+
+func TestOfSeveralWhoDoTheSameAtOnceOneWinsAndTheOthersAreTold(t *testing.T) {
+	each(t, func(t *testing.T, r *rig) {
+		const n = 4
+		errs, kept := make([]error, n), make([]error, n)
+		var all sync.WaitGroup
+		for i := range n {
+			all.Go(func() {
+				_, errs[i] = r.CreateShared(t.Context(), r.ana, variable.NewShared{Name: "S", Sensitive: true, Value: []byte(token)})
+			})
+			all.Go(func() { _, kept[i] = r.tryKeep("here", nil, of(plain("A", "the same text")), nil) })
+		}
+		all.Wait()
+		won := 0
+		for i := range n {
+			switch {
+			case errs[i] == nil:
+				won++
+			case !fault.Is(errs[i], fault.Invalid):
+				t.Errorf("create: %v", errs[i])
+			}
+			if kept[i] != nil {
+				t.Errorf("keep: %v", kept[i])
+			}
+		}
+		if rows := r.count(`SELECT count(*) FROM variable_values`); won != 1 || rows != 1 {
+			t.Errorf("%d made the Shared variable, %d rows have the text", won, rows)
+		}
+		// Of two who set a value at the same revision, one is told that the other did.
+		for i := range n {
+			all.Go(func() { _, errs[i] = r.SetShared(t.Context(), r.ana, "S", 1, true, fmt.Appendf(nil, "value-of-%d", i)) })
+		}
+		all.Wait()
+		won = 0
+		for _, err := range errs {
+			if err == nil {
+				won++
+			} else if !fault.Is(err, fault.Conflict) {
+				t.Errorf("set: %v", err)
+			}
+		}
+		if won != 1 {
+			t.Errorf("%d set the value", won)
+		}
 	})
 }
