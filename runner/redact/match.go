@@ -39,7 +39,9 @@ func (w *Writer) look(p, s *view, base int64, oldP, oldS int, from int32) {
 			}
 			seen = end
 			for i := first; i < end; i++ {
-				w.beginToken(s, base, i, from)
+				if uint32(s.eight(i))&0xff00ffff == tokenBits {
+					w.beginToken(s, base, i, from)
+				}
 			}
 			for ; first < end; first += w.set.stride {
 				i := min(first+w.set.stride, end)
