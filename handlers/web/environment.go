@@ -103,6 +103,13 @@ func (w *Web) saveDraft(rw http.ResponseWriter, r *http.Request, g access.Grant)
 	}
 	spec, wrong := specOf(typed)
 	if len(wrong) == 0 {
+		env, err := w.d.Environments.Get(r.Context(), g)
+		if err != nil {
+			return err
+		}
+		if env.Draft != nil {
+			spec = carry(env.Draft.Spec, spec)
+		}
 		draft, err := w.d.Environments.Save(r.Context(), g, base, spec, nil)
 		if err == nil {
 			return seeOther(rw, r, "/repos/"+g.Repo().ID.String()+"/environment?saved="+strconv.FormatInt(draft.Revision, 10))
@@ -112,6 +119,20 @@ func (w *Web) saveDraft(rw http.ResponseWriter, r *http.Request, g access.Grant)
 	f := fault.New(fault.Invalid, "Some fields need another look.")
 	f.Fields = wrong
 	return w.notSaved(rw, r, g, base, typed, f)
+}
+
+// carry puts what the form shows into the draft that it was made from: what the form doesn't show stays. A draft that
+// was saved meanwhile is for Save to find.
+func carry(draft, form envspec.Spec) envspec.Spec {
+	form = envspec.Normalize(form)
+	if form.Bootstrap != draft.Bootstrap {
+		draft.BootstrapFile = ""
+	}
+	if form.Start != draft.Start {
+		draft.StartFile = ""
+	}
+	draft.Image, draft.Bootstrap, draft.Start, draft.CPU, draft.Memory = form.Image, form.Bootstrap, form.Start, form.CPU, form.Memory
+	return draft
 }
 
 // notSaved shows the form again with what the person typed: nothing of it is lost, whatever the reason.
