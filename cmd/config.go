@@ -13,6 +13,7 @@ import (
 
 	"github.com/claude-hub/claude-hub/app/config"
 	"github.com/claude-hub/claude-hub/runner"
+	"github.com/claude-hub/claude-hub/runner/redact"
 )
 
 // fileConfig is config.yml as a whole.
@@ -80,9 +81,10 @@ func logger(level string) (zerolog.Logger, error) {
 		return zerolog.Logger{}, usageError{fmt.Errorf("log level %q is none of debug, info, warn, error", level)}
 	}
 	zerolog.TimeFieldFormat = time.RFC3339Nano
-	log := zerolog.New(os.Stderr).Level(l).With().Timestamp().Logger()
+	out := redact.LogWriter(redact.Process, os.Stderr)
+	log := zerolog.New(out).Level(l).With().Timestamp().Logger()
 	if info, err := os.Stderr.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-		log = log.Output(zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: "15:04:05"})
+		log = log.Output(zerolog.ConsoleWriter{Out: out, TimeFormat: "15:04:05"})
 	}
 	return log, nil
 }

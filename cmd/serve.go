@@ -2,6 +2,8 @@ package cmd
 
 import (
 	"github.com/spf13/cobra"
+
+	"github.com/claude-hub/claude-hub/runner/secret"
 )
 
 func serveCommand() *cobra.Command {
@@ -19,6 +21,9 @@ Several Hubs may run on one PostgreSQL database. Runners connect to it; the Hub 
 			}
 			log, err := logger(cfg.Log)
 			if err != nil {
+				return err
+			}
+			if err := secret.NoCoreDumps(); err != nil {
 				return err
 			}
 			h, err := openHub(c.Context(), cfg, log)
