@@ -576,7 +576,38 @@ func TestHostileFilesAreAnsweredSoon(t *testing.T) {
 	}
 }
 
+// devcontainers are files as repositories have them.
+func devcontainers(t testing.TB) map[string][]byte {
+	t.Helper()
+	files, err := filepath.Glob("testdata/devcontainer/*.json")
+	if err != nil || len(files) < 4 {
+		t.Fatalf("there are %d files: %v", len(files), err)
+	}
+	out := map[string][]byte{}
+	for _, file := range files {
+		if out[file], err = os.ReadFile(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+func TestNothingOfADevcontainerIsLost(t *testing.T) {
+	t.Parallel()
+	for file, b := range devcontainers(t) {
+		p, err := Import(repo(dev, string(b)), "")
+		if err != nil {
+			t.Errorf("%s: %v", file, err)
+			continue
+		}
+		check(t, p, dev, b)
+	}
+}
+
 func FuzzImport(f *testing.F) {
+	for _, b := range devcontainers(f) {
+		f.Add(byte(0), b)
+	}
 	kinds := []string{dev, ".github/workflows/copilot-setup-steps.yml", ".cursor/environment.json", ".gitpod.yml", "mise.toml", ".tool-versions"}
 	for _, e := range examples {
 		if i := slices.Index(kinds, e.file); i >= 0 {
@@ -603,6 +634,9 @@ func FuzzImport(f *testing.F) {
 
 // A dev container's file is read as JSON is, once its comments and trailing commas are gone.
 func FuzzJSONC(f *testing.F) {
+	for _, b := range devcontainers(f) {
+		f.Add(b)
+	}
 	for _, e := range examples {
 		if strings.HasSuffix(e.file, ".json") {
 			f.Add([]byte(e.text))
