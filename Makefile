@@ -17,7 +17,8 @@ run: deps-run build ## install what the host lacks, build, and start a Hub and a
 	@exec $(BINARY) dev --data $(DATA)
 
 build: ## build the one static binary
-	@go build -ldflags "-X github.com/claude-hub/claude-hub/cmd.version=$(VERSION)" -o $(BINARY) .
+	@go build -trimpath -ldflags "-s -w" -o runner/agent/embedded/claude-hub-agent ./runner/agent/claude-hub-agent
+	@go build -tags embed_agent -ldflags "-X github.com/claude-hub/claude-hub/cmd.version=$(VERSION)" -o $(BINARY) .
 
 test: deps-test lint build ## all tests, a short e2e and a short kill test included (five minutes on two cores, ten the first time)
 	@go run $(GOTESTSUM) --format pkgname-and-test-fails -- -timeout 25m -p 2 ./...
@@ -38,7 +39,7 @@ kill: deps-test build ## kill -9 of Hub, Runner or both at random moments (ROUND
 
 RUNS ?= 20
 bench: deps-bench build ## the figures, as a table (BENCH=boot,wake JSON=file)
-	@go test -c -o bin/bench ./e2e/bench
+	@go test -c -tags embed_agent -o bin/bench ./e2e/bench
 	@CLAUDE_HUB_BINARY=$(CURDIR)/$(BINARY) bin/bench -runs $(RUNS) -only "$(BENCH)" -json "$(JSON)"
 
 generate: ## the protocol's Go code from its .proto (needs protoc)

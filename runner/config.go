@@ -51,7 +51,7 @@ type Config struct {
 	// LocalRepos allows Repos with file:// URLs, as a Hub in dev mode has them on the same host.
 	LocalRepos bool `yaml:"local_repos"`
 
-	// Agent is the argv of PID 1 of each Sandbox; its [0] is a static binary. Default: this binary, "agent".
+	// Agent is the argv of PID 1 of each Sandbox; its [0] is a static binary. Default: the embedded agent, or this binary, "agent".
 	Agent []string `yaml:"-"`
 }
 
@@ -127,13 +127,6 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.SessionDisk <= 0 {
 		c.SessionDisk = d.SessionDisk
-	}
-	if len(c.Agent) == 0 {
-		self, err := os.Executable()
-		if err != nil {
-			return c, err
-		}
-		c.Agent = []string{self, "agent"}
 	}
 	if c.CA != "" {
 		if _, err := os.Stat(c.CA); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/claude-hub/claude-hub/runner/agent/embedded"
 	"github.com/claude-hub/claude-hub/runner/sandbox"
 	"github.com/claude-hub/claude-hub/runner/sandbox/oci"
 )
@@ -68,6 +69,15 @@ func Purge(ctx context.Context, data string, cfg Config, log zerolog.Logger) err
 		return err
 	}
 	return os.RemoveAll(dir)
+}
+
+// agentIn is what Sandboxes run as PID 1: the embedded agent, written to dir, or else this whole program.
+func agentIn(dir string) ([]string, error) {
+	path, err := embedded.File(dir)
+	if err == nil && path == "" {
+		path, err = os.Executable()
+	}
+	return []string{path, "agent"}, err
 }
 
 func (r *Runner) engineAt(dir string) (*oci.Engine, error) {

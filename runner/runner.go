@@ -171,6 +171,11 @@ func (r *Runner) engineConfig(dir string) (oci.Config, error) {
 	c := oci.Config{Dir: dir, RunDir: cmp.Or(r.cfg.RunDir, runDir(dir)), Runtime: r.cfg.Runtime, Agent: r.cfg.Agent,
 		LowWater: int64(r.cfg.LowWater), Log: r.log}
 	var err error
+	if len(c.Agent) == 0 {
+		if c.Agent, err = agentIn(filepath.Join(dir, "agent")); err != nil {
+			return c, fmt.Errorf("the agent of Sandboxes can't be put in place: %w", err)
+		}
+	}
 	if r.cfg.Net.Pool != "" {
 		if c.Pool, err = netip.ParsePrefix(r.cfg.Net.Pool); err != nil {
 			return c, fmt.Errorf("runner.network.pool: %q is not a network; write it like 10.213.0.0/16", r.cfg.Net.Pool)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/runner/agent"
+	"github.com/claude-hub/claude-hub/runner/agent/embedded"
 	"github.com/claude-hub/claude-hub/runner/build"
 	"github.com/claude-hub/claude-hub/runner/image"
 	"github.com/claude-hub/claude-hub/runner/image/imagetest"
@@ -89,7 +90,10 @@ func newHost(all, t *testing.T) *host {
 	h := &host{t: t, image: imagetest.Debian(t), dir: folder(all, t)}
 	h.repo = repository(t, h.dir)
 	runDir := fmt.Sprintf("%s%d", runDirs, os.Getpid())
-	bin := binary(t)
+	bin, err := embedded.File(filepath.Join(h.dir, "agent"))
+	if err != nil || bin == "" {
+		t.Fatalf("no agent is built into the benchmark (%v): build it with -tags embed_agent, as make bench does", err)
+	}
 	e, err := oci.Open(oci.Config{Dir: filepath.Join(h.dir, "engine"), RunDir: runDir, Agent: []string{bin, "agent"}, LowWater: 64 << 20,
 		Pool: netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/16", 50+os.Getpid()%50)), Log: zerolog.Nop()})
 	if err != nil {

@@ -1,0 +1,5 @@
+//go:build !embed_agent
+
+package embedded
+
+var binary []byte
