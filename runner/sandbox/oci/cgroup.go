@@ -15,9 +15,10 @@ import (
 	"github.com/claude-hub/claude-hub/runner/sandbox"
 )
 
-// A Sandbox's group holds its limits; all of its files are the host's. Below it are `agent`, with PID 1 alone, and
-// `user`, with everything else, whose limits leave the agent enough to live (facts/sandbox.md §2.3). Of `user` the
-// Sandbox's root owns the folder and the files that move processes and delegate controllers, and not one limit (§2.2).
+// A Sandbox's group holds its limits; all of its files are the host's. Below it is `user`, with everything but PID 1,
+// whose limits leave the agent enough to live (facts/sandbox.md §2.3). PID 1 is in the group itself, or, since version 2
+// has processes in leaves only, in `agent` beside `user`. Of `user` the Sandbox's root owns the folder and the files that
+// move processes and delegate controllers, and not one limit (§2.2).
 const (
 	agentGroup = "agent"
 	userGroup  = "user"
@@ -104,7 +105,7 @@ func (c *cgroups) resources(l sandbox.Limits) *specs.LinuxResources {
 	return r
 }
 
-// divide makes the child groups, moves PID 1 into `agent`, sets the limits of `user` and delegates it.
+// divide makes the child groups, sets the limits of `user` and delegates it.
 func (c *cgroups) divide(id sandbox.ID, pid, idBase int, l sandbox.Limits) error {
 	if c.v2 {
 		return c.divideV2(id, pid, idBase, l)
@@ -137,22 +138,20 @@ func (c *cgroups) divide(id sandbox.ID, pid, idBase int, l sandbox.Limits) error
 			if err != nil {
 				return err
 			}
-			if ctl == "cpuset" {
-				continue
-			}
-			agent := filepath.Join(own, agentGroup)
-			if err := mkdirGroup(agent); err != nil {
-				return err
-			}
-			if err := writeGroup(agent, "cgroup.procs", int64(pid)); err != nil {
-				return err
-			}
 		}
 		if err := delegate(user, idBase, "cgroup.procs", "tasks"); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// awaken moves PID 1 to where it is. In version 1 the first move of a process for some milliseconds waits for an RCU grace
+// period, of 5 ms and more, and the first command's move to `user` would: it comes in time after this one.
+func (c *cgroups) awaken(id sandbox.ID, pid int) {
+	if !c.v2 {
+		_ = writeGroup(c.dir("pids", id), "cgroup.procs", int64(pid)) // the command then waits
+	}
 }
 
 func (c *cgroups) divideV2(id sandbox.ID, pid, idBase int, l sandbox.Limits) error {
@@ -370,7 +369,7 @@ func (c *cgroups) usage(id sandbox.ID) (sandbox.Usage, error) {
 		if c.hierarchies["cpuacct"] != "" {
 			u.CPU = time.Duration(number("cpuacct", "cpuacct.usage"))
 		}
-		for _, g := range []string{"", agentGroup, userGroup} {
+		for _, g := range []string{"", userGroup} {
 			u.OOMKills += field(filepath.Join(mem, g, "memory.oom_control"), "oom_kill")
 		}
 	}

@@ -45,6 +45,7 @@ func (e *Engine) runtimeRun(ctx context.Context, id sandbox.ID, s *specs.Spec) (
 	pidFile := filepath.Join(dir, "pid")
 	cmd := exec.CommandContext(ctx, tool(e.cfg.Runtime), e.runtimeArgs(id, "run", "--detach", "--preserve-fds", "1",
 		"--pid-file", pidFile, "--bundle", dir, string(id))...)
+	cmd.Env = append(os.Environ(), "GOGC=off") // it lives for 50 ms, 2 of which it would spend on collecting garbage
 	cmd.ExtraFiles = []*os.File{listener}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Run(); err != nil {

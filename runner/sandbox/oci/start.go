@@ -113,6 +113,7 @@ func (e *Engine) boot(ctx context.Context, id sandbox.ID, s sandbox.Spec) (*box,
 	if !alive {
 		return nil, fmt.Errorf("the Sandbox %s ended right after its boot", id)
 	}
+	go e.cgroups.awaken(id, pid)
 	b := e.newBox(id, boot, fd)
 	e.setBox(id, b)
 	if p.fresh {
