@@ -80,7 +80,7 @@ func Explain(old, new Spec) []Change {
 		case first && f.text:
 			what = fmt.Sprintf("The %s is new.", f.noun)
 		case first:
-			what = fmt.Sprintf("The %s is %s.", f.noun, b)
+			what = fmt.Sprintf("The %s is %s.", f.noun, shorten(b))
 		case f.text && a == "":
 			what = fmt.Sprintf("The %s is added.", f.noun)
 		case f.text && b == "":
@@ -89,11 +89,20 @@ func Explain(old, new Spec) []Change {
 			added, removed := lines(a, b)
 			what = fmt.Sprintf("The %s changes (%s added, %s removed).", f.noun, count(added), count(removed))
 		default:
-			what = fmt.Sprintf("The %s changes from %s to %s.", f.noun, orEmpty(f, a), orEmpty(f, b))
+			what = fmt.Sprintf("The %s changes from %s to %s.", f.noun, shorten(orEmpty(f, a)), shorten(orEmpty(f, b)))
 		}
 		out = append(out, Change{Field: f.name, Affects: f.affects, Sentence: what + " " + consequences[f.affects]})
 	}
 	return append(out, explainVariables(old.Variables, new.Variables)...)
+}
+
+// shorten cuts what is too long for a sentence.
+func shorten(v string) string {
+	const most = 300
+	if r := []rune(v); len(r) > most {
+		return string(r[:most]) + "…"
+	}
+	return v
 }
 
 func orEmpty(f field, v string) string {

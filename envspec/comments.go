@@ -2,6 +2,7 @@ package envspec
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -40,20 +41,29 @@ type layout struct {
 // library says: between them each # begins a comment.
 type scanner struct {
 	b      []byte
+	lines  []int // where each begins
 	i      int
 	places map[*yaml.Node]int
 	next   []*yaml.Node // those not reached yet, in the order of the document
 	flow   int          // how deep in brackets and braces
 	outer  int          // how deep what was reached last stands
+	blank  bool         // the line before that is empty
 	ended  bool         // what was reached last has an end of its own
 	last   int          // where that begins
-	kept   int          // the end of a block that keeps its empty lines: they separate nothing
+	kept   int          // the end of a block's text: empty lines in it separate nothing
 	out    layout
 }
 
 // scan reads the layout of a document without byte order mark. root is its mapping, nil when it has none.
 func scan(b []byte, root *yaml.Node) layout {
-	s := scanner{b: b}
+	s := scanner{b: b, lines: []int{0}}
+	for i := 0; i < len(b); {
+		size := lineBreak(b[i:])
+		i += max(1, size)
+		if size > 0 {
+			s.lines = append(s.lines, i)
+		}
+	}
 	if root != nil {
 		s.next = inOrder(nil, root)
 		s.places = offsets(b, s.next)
@@ -85,16 +95,16 @@ func (s *scanner) entries(n *yaml.Node, deep bool) (out []entry) {
 			key := n.Content[i]
 			e.key = key.Value
 			e.at = s.reach(key, n.Column-1)
+			e.blank = s.blank
 		}
 		block := s.outer == 0
 		value := n.Content[i+step-1]
 		begin := s.reach(value, n.Column-1)
 		if step == 1 {
-			e.at, block = begin, s.outer == 0
+			e.at, e.blank, block = begin, s.blank, s.outer == 0
 		}
 		e.value = s.last
 		e.column = e.at - s.lineStart(e.at)
-		e.blank = s.emptyBefore(e.at)
 		e.group = block && value.Kind != yaml.ScalarNode
 		if children := s.entries(value, false); deep && (e.key == "variables" || e.key == "dependency-folders") {
 			e.children = children
@@ -112,7 +122,7 @@ func (s *scanner) reach(n *yaml.Node, indent int) int {
 	s.between(place, s.ended)
 	s.i = max(s.i, place)
 	begin := s.i
-	s.outer = s.flow
+	s.outer, s.blank = s.flow, s.emptyBefore(begin)
 	s.next = s.next[1:]
 	to := len(s.b)
 	if len(s.next) > 0 {
@@ -151,14 +161,19 @@ func offsets(b []byte, nodes []*yaml.Node) map[*yaml.Node]int {
 
 // lineBreak is the length of the line break that b begins with, of those that YAML 1.1 has; 0 for none.
 func lineBreak(b []byte) int {
-	switch {
-	case len(b) == 0:
+	if len(b) == 0 {
 		return 0
-	case bytes.HasPrefix(b, []byte("\r\n")), bytes.HasPrefix(b, []byte("\u0085")):
-		return 2
-	case b[0] == '\n', b[0] == '\r':
+	}
+	switch c := b[0]; {
+	case c == '\n':
 		return 1
-	case bytes.HasPrefix(b, []byte("\u2028")), bytes.HasPrefix(b, []byte("\u2029")):
+	case c == '\r' && len(b) > 1 && b[1] == '\n':
+		return 2
+	case c == '\r':
+		return 1
+	case c == 0xc2 && bytes.HasPrefix(b, []byte("\u0085")):
+		return 2
+	case c == 0xe2 && (bytes.HasPrefix(b, []byte("\u2028")) || bytes.HasPrefix(b, []byte("\u2029"))):
 		return 3
 	}
 	return 0
@@ -209,34 +224,25 @@ func (s *scanner) comment() {
 	})
 }
 
-func (s *scanner) lineStart(at int) int {
-	for at > 0 {
-		size := 1
-		if at >= 3 && lineBreak(s.b[at-3:at]) == 3 {
-			size = 3
-		} else if at >= 2 && lineBreak(s.b[at-2:at]) == 2 {
-			size = 2
-		}
-		if lineBreak(s.b[at-size:at]) == size {
-			return at
-		}
-		at--
+// line is the number of the line of an offset, from 0.
+func (s *scanner) line(at int) int {
+	n, found := slices.BinarySearch(s.lines, at)
+	if !found {
+		n--
 	}
-	return 0
+	return n
 }
+
+func (s *scanner) lineStart(at int) int { return s.lines[s.line(at)] }
 
 // emptyBefore says whether the line before the one of an offset is empty, or begins the document.
 func (s *scanner) emptyBefore(at int) bool {
-	end := s.lineStart(at)
-	if end == 0 || end <= s.kept {
+	n := s.line(at)
+	if n == 0 || s.lines[n] <= s.kept {
 		return false
 	}
-	begin := s.lineStart(end - 1)
-	if bytes.HasSuffix(s.b[:end], []byte("\r\n")) {
-		begin = s.lineStart(end - 2)
-	}
-	line := strings.Trim(string(s.b[begin:end]), " \t\r\n\u0085\u2028\u2029")
-	return line == "" || strings.HasPrefix(line, "---")
+	line := s.b[s.lines[n-1]:s.lines[n]]
+	return strings.Trim(string(line), " \t\r\n\u0085\u2028\u2029") == "" || bytes.HasPrefix(line, []byte("---"))
 }
 
 // properties takes a tag, and what stands between it and its scalar.
@@ -335,9 +341,7 @@ func (s *scanner) block(indent int) {
 		}
 	}
 	s.i = end
-	if keep {
-		s.kept = end
-	}
+	s.kept = end
 }
 
 // deepest is how far a block without a number is indented: as its first line with text, or an emptier one before it.

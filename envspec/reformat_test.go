@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestReformatWritesTheCanonicalDocument(t *testing.T) {
@@ -179,6 +180,18 @@ func TestReformatIsQuickWithManyComments(t *testing.T) {
 	out, err := Reformat("e.yml", []byte(b))
 	if err != nil || bytes.Count(out, []byte("#")) != 200_000 {
 		t.Errorf("%d bytes, %v", len(out), err)
+	}
+	one := "{variables: {"
+	for i := range MaxVariables {
+		one += fmt.Sprintf("A%d: {value: \"%s\", note: b}, ", i, strings.Repeat("x", 2500))
+	}
+	begin := time.Now()
+	if out, err := Reformat("e.yml", []byte(one+"}}")); err != nil || bytes.Count(out, []byte("\n")) != 2+3*MaxVariables-1 {
+		t.Errorf("all in one line: %d lines, %v", bytes.Count(out, []byte("\n")), err)
+	}
+	// A hang is what this is for: the limit is far above what a busy machine needs.
+	if d := time.Since(begin); d > 20*time.Second {
+		t.Errorf("all in one line took %v", d)
 	}
 }
 

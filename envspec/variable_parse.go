@@ -77,8 +77,11 @@ func character(r rune) string {
 	return fmt.Sprintf("U+%04X", r)
 }
 
+// lowerCase are names that programs read in lower case only: curl's proxies, npm's settings, and Terraform's variables.
+var lowerCase = regexp.MustCompile(`^(?:[a-z]+_proxy|npm_config_.*|TF_VAR_.*)$`)
+
 func warnName(name string) []string {
-	if CheckName(name) == nil && name != strings.ToUpper(name) {
+	if CheckName(name) == nil && name != strings.ToUpper(name) && !lowerCase.MatchString(name) {
 		return []string{fmt.Sprintf("the name %s has lower case letters, which is allowed, but names of Variables are in upper case as a rule: %s", name, strings.ToUpper(name))}
 	}
 	return nil

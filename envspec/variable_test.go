@@ -2,6 +2,7 @@ package envspec
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
@@ -163,12 +164,61 @@ func TestValidateNamesTheVariableAndThePattern(t *testing.T) {
 	if p := Validate(Spec{Variables: large}); len(p) != 1 || p[0].Path != "variables" || p[0].Message != "names and values of the Variables have 540 KiB together: at most 512 KiB" {
 		t.Errorf("too large together: %v", p)
 	}
-	if p := Validate(Spec{Variables: []Variable{{Name: "http_proxy", Value: strings.Repeat("x", MaxValue)}}}); len(p) != 1 || !p[0].Warning || p[0].Path != "variables.http_proxy" {
+	if p := Validate(Spec{Variables: []Variable{{Name: "my_var", Value: strings.Repeat("x", MaxValue)}, {Name: "http_proxy"}, {Name: "TF_VAR_x"}, {Name: "npm_config_registry"}}}); len(p) != 1 ||
+		!p[0].Warning || p[0].Path != "variables.my_var" {
 		t.Errorf("a name in lower case, and the longest value: %v", p)
 	}
 	if p := Validate(everything); len(p) != 0 {
 		t.Errorf("everything: %v", p)
 	}
+}
+
+// readBack checks that a value and a note are the same bytes when a document had them.
+func readBack(t *testing.T, value, note string) {
+	t.Helper()
+	s := Normalize(Spec{Variables: []Variable{{Name: "A", Value: value}, {Name: "B", Value: value, Note: note}, {Name: "C", Sensitive: true, Note: note}, {Name: "D", Link: "A", Build: true, Note: value}, {Name: "E", Value: note}}})
+	if Validate(s).Failed() {
+		return
+	}
+	doc := Format(s)
+	got, err := Parse("e.yml", doc, nil)
+	if err != nil || !reflect.DeepEqual(got, s) {
+		t.Fatalf("%q, %q became\n%s\nwhich is read as %+v, %v", value, note, doc, got, err)
+	}
+	if again, err := Reformat("e.yml", doc); err != nil || string(again) != string(doc) {
+		t.Fatalf("%q, %q is formatted again as\n%s\n%v, and was\n%s", value, note, again, err, doc)
+	}
+}
+
+func TestValuesAreReadBackByteForByte(t *testing.T) {
+	t.Parallel()
+	pieces := []string{"a", "B", " ", "  ", "\n", "\n\n", "\t", "\r", "\r\n", "#", " #", ":", ": ", "- ", "? ", "{", "}", "[", "]", ",", "&", "*", "!", "|", ">", "'", "\"", "%", "@", "`", "\\", "\\n", "=", "$", "${A}", "0", "1.0", "0x1f",
+		"on", "null", "~", "---", "...", "\x01", "\x7f", "\u0085", "\u2028", "\ufeff", "\ufffd", "\ufffe", "é", "🙂", "\U000e0001", "-----BEGIN PRIVATE KEY-----\nMIIE+/=\n-----END PRIVATE KEY-----\n", `{"a":["b"]}`, "<<", "2026-11-30"}
+	random := rand.New(rand.NewPCG(9, 10))
+	text := func() string {
+		v := ""
+		for range random.IntN(5) {
+			v += pieces[random.IntN(len(pieces))]
+		}
+		return v
+	}
+	for _, a := range pieces {
+		for _, b := range pieces {
+			readBack(t, a+b, b)
+		}
+	}
+	for range 1000 {
+		readBack(t, text(), text())
+	}
+	readBack(t, strings.Repeat("x\n", MaxValue/2), strings.Repeat("é", MaxNote/2))
+}
+
+func FuzzValue(f *testing.F) {
+	for _, s := range []string{"", "a", "a\nb\n", " a", "a\n \n", "\n\n", "#", "on", "\u0085", "a: b", "\ta\n", "🙂\r\n"} {
+		f.Add(s, "note")
+		f.Add("value", s)
+	}
+	f.Fuzz(func(t *testing.T, value, note string) { readBack(t, value, note) })
 }
 
 func TestSensitiveValuesHaveALeastLength(t *testing.T) {
