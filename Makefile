@@ -21,7 +21,7 @@ build: ## build the one static binary
 	@go build -tags embed_agent -ldflags "-X github.com/claude-hub/claude-hub/cmd.version=$(VERSION)" -o $(BINARY) .
 
 test: deps-test lint build ## all tests, a short e2e and a short kill test included (five minutes on two cores, ten the first time)
-	@go run $(GOTESTSUM) --format pkgname-and-test-fails -- -timeout 25m -p 2 ./...
+	@CLAUDE_HUB_BINARY=$(abspath $(BINARY)) go run $(GOTESTSUM) --format pkgname-and-test-fails -- -timeout 25m -p 2 ./...
 
 lint: ## gofmt, go vet, staticcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not gofmt-ed:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
@@ -29,7 +29,7 @@ lint: ## gofmt, go vet, staticcheck
 	@go run $(STATIC) ./...
 
 e2e: deps-test build ## the whole story through CLI and HTTP, on SQLite and PostgreSQL
-	@go test -count=1 -timeout 15m -v -run 'TestStory' ./e2e -args -long
+	@CLAUDE_HUB_BINARY=$(abspath $(BINARY)) go test -count=1 -timeout 15m -v -run 'TestStory' ./e2e -args -long
 
 ROUNDS ?= 50
 SEED   ?= 1
