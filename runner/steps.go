@@ -357,6 +357,7 @@ func (w *worker) awake(ctx context.Context, rec record) error {
 		if err := w.acting(rec.Generation, wire.StateStarting); err != nil {
 			return err
 		}
+		w.track.Reset()
 		values, err := w.values(ctx, rec, p.Recipe)
 		if err != nil {
 			return err

@@ -51,7 +51,7 @@ func (b *Builder) LoginProbe(c *agent.Client, img image.Config, spec envspec.Spe
 		dropped[n] = true
 	}
 	return login.Probe{
-		Client: c, ID: fmt.Sprintf("login-%d", time.Now().UnixNano()), Env: b.Env(img, nil), Dir: WorkspaceGuest, User: img.User,
+		Client: c, ID: fmt.Sprintf("%s%d", login.IDPrefix, time.Now().UnixNano()), Env: b.Env(img, nil), Dir: WorkspaceGuest, User: img.User,
 		Drop:  func(name string) bool { return dropped[name] },
 		Holds: set.Holds,
 	}

@@ -189,3 +189,29 @@ func name(entry string) string {
 	n, _, _ := strings.Cut(entry, "=")
 	return n
 }
+
+// IDPrefix begins the IDs of all Probes' commands.
+const IDPrefix = "login-"
+
+// Sweep ends shells of a Probe whose Runner was killed. It is called when no other Probe of the Sandbox is under way.
+func Sweep(ctx context.Context, c *agent.Client) error {
+	list, err := c.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range list {
+		if !strings.HasPrefix(s.ID, IDPrefix) {
+			continue
+		}
+		if err := c.Signal(ctx, s.ID, 9, true); err != nil {
+			return err
+		}
+		if _, err := c.Wait(ctx, s.ID); err != nil {
+			return err
+		}
+		if err := c.Forget(ctx, s.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -97,8 +97,11 @@ func (m *Machine) probe(ctx context.Context, spec envspec.Spec, base build.Base,
 			return
 		}
 	}
-	log := m.log()
-	env, warning, err := m.b.LoginProbe(build.Dial(box), base.Meta.Image, spec, log.Set()).Run(ctx)
+	log, c := m.log(), build.Dial(box)
+	if err := login.Sweep(ctx, c); err != nil {
+		return
+	}
+	env, warning, err := m.b.LoginProbe(c, base.Meta.Image, spec, log.Set()).Run(ctx)
 	if err != nil {
 		return // the Sandbox ended, or the next process of the Runner asks
 	}
