@@ -2,6 +2,7 @@ package runner
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,11 +21,8 @@ func tool(folder, name string) string {
 	return fmt.Sprintf("mkdir -p %[1]s && printf '#!/bin/sh\\necho %[2]s\\n' >%[1]s/%[2]s && chmod +x %[1]s/%[2]s\n", folder, name)
 }
 
-// installers edit the startup files as the real ones do: rustup-init's, nvm's and mise's install scripts and pyenv-installer with
-// the lines that its documentation has people add.
-var installers = "cd ~\n" +
-	// rustup-init: a file of its own, read by ~/.profile and ~/.bashrc.
-	tool(`"$HOME/.cargo/bin"`, "rustc") + `cat >"$HOME/.cargo/env" <<'END'
+// cargo is what rustup-init does: a file of its own, read by ~/.profile and ~/.bashrc.
+var cargo = tool(`"$HOME/.cargo/bin"`, "rustc") + `cat >"$HOME/.cargo/env" <<'END'
 #!/bin/sh
 # rustup shell setup
 # affix colons on either side of $PATH to simplify matching
@@ -38,7 +36,12 @@ case ":${PATH}:" in
 esac
 END
 for f in .profile .bashrc; do printf '\n. "$HOME/.cargo/env"\n' >>"$HOME/$f"; done
-` +
+`
+
+// installers edit the startup files as the real ones do: rustup-init's, nvm's and mise's install scripts and pyenv-installer with
+// the lines that its documentation has people add.
+var installers = "cd ~\n" +
+	cargo +
 	// nvm: a function, defined by a file that ~/.bashrc reads, which puts the default version on PATH.
 	tool(`"$HOME/.nvm/versions/node/v22.1.0/bin"`, "node") + `cat >"$HOME/.nvm/nvm.sh" <<'END'
 nvm() {
@@ -156,11 +159,19 @@ func TestASessionProbesInTheWorkspaceAndAWakeUsesTheLastAnswer(t *testing.T) {
 	w.start()
 	spec := envspec.Spec{Image: w.image("app:v1", asCoder), Bootstrap: `mkdir -p /home/coder
 echo 'export FROM_PROFILE=$(cat /workspace/word 2>/dev/null || echo build); [ ! -e /workspace/hang ] || sleep 1000' >/home/coder/.profile
-chown -R coder /home/coder`, Start: `echo "start has $FROM_PROFILE"; echo workspace >word`}
+export HOME=/home/coder
+` + cargo + `
+chown -R coder /home/coder`, Start: `echo "start has $FROM_PROFILE"; rustc; echo workspace >word`}
 	recipe, key := w.version(spec)
 	id := w.session(recipe, key, w.repo())
 	w.untilState(id, wire.StateRunning)
-	w.untilLog(id, "start has build\n")
+	w.untilLog(id, "start has build\nrustc\n")
+	if r := w.exec(id, "rustc"); r.out != "rustc\n" {
+		t.Errorf("an exec: %+v", r)
+	}
+	term := w.open(id, wire.ChannelSpec{TTY: true, Rows: 24, Cols: 80})
+	term.move([]byte("rustc\n"), false)
+	term.until("\nrustc\r\n")
 	w.untilEnv(id, "workspace")
 	w.sh(id, "echo changed >word; touch hang")
 	w.change(id, fleet.Stop)
@@ -191,6 +202,19 @@ func (w *world) untilEnv(id, word string) {
 		if time.Now().After(end) {
 			w.t.Fatalf("FROM_PROFILE is still %q", w.sh(id, "echo $FROM_PROFILE"))
 		}
+	}
+}
+
+func TestABuildWhoseLoginShellHangsPassesWithAWarning(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	id := w.test(envspec.Spec{Image: w.image("app:v1", nil), Bootstrap: "printf 'export GOT=it\nsleep 1000\n' >/root/.profile", Start: `echo "<$GOT>"`}, w.repo())
+	state, d := w.outcome(id)
+	log := w.wholeLog(id)
+	const warning = "the login shell (sh -lc) did not end within 10 s, so processes don't get its environment: look at /root/.profile"
+	if state != wire.StatePassed || !slices.Contains(d.Notes, warning) || !strings.Contains(log, "==> bootstrap: "+warning) || !strings.Contains(log, "<>\n") {
+		t.Errorf("%s: %+v\n%s", state, d, log)
 	}
 }
 
