@@ -66,7 +66,7 @@ type Spec struct {
 // Default is what an empty document says.
 func Default() Spec { return Spec{Image: DefaultImage} }
 
-// Normalize brings what a person typed into a form, or a program sent, to the form that is stored: scripts with LF
+// Normalize brings what a person typed into a form, or a program sent, to the form that is stored: scripts and notes with LF
 // (browsers send CRLF, facts/recipes.md B4) and without a byte order mark, a script of white space only as none, the
 // image without surrounding white space and never empty, dependency folders that are the defaults as nil, Variables by name.
 // Values of Variables stay what they are, byte for byte. Normalizing twice changes nothing more, and s is left as it is.
@@ -81,12 +81,17 @@ func Normalize(s Spec) Spec {
 }
 
 func script(v string) string {
-	v = strings.TrimLeft(v, "\ufeff")
-	for strings.Contains(v, "\r\n") {
-		v = strings.ReplaceAll(v, "\r\n", "\n")
-	}
+	v = lineFeeds(strings.TrimLeft(v, "\ufeff"))
 	if strings.TrimSpace(v) == "" {
 		return ""
+	}
+	return v
+}
+
+// lineFeeds ends lines with LF, however often they ended with CR before.
+func lineFeeds(v string) string {
+	for strings.Contains(v, "\r\n") {
+		v = strings.ReplaceAll(v, "\r\n", "\n")
 	}
 	return v
 }

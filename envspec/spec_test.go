@@ -382,6 +382,10 @@ func TestNormalizeIsForWhatABrowserSends(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v", got)
 	}
+	before := Spec{Variables: []Variable{{Name: "B", Value: "a\r\nb\r\n", Note: "a\r\nb"}, {Name: "A"}}}
+	if got := Normalize(before); !reflect.DeepEqual(got.Variables, []Variable{{Name: "A"}, {Name: "B", Value: "a\r\nb\r\n", Note: "a\nb"}}) || before.Variables[0].Note != "a\r\nb" {
+		t.Errorf("a note has LF, and a value stays what it is: %+v, %+v", got, before)
+	}
 	if !reflect.DeepEqual(Normalize(Spec{}), Default()) {
 		t.Error("an empty Spec does not become the default one")
 	}

@@ -41,6 +41,9 @@ func normalizeVariables(all []Variable) []Variable {
 		return nil
 	}
 	all = slices.Clone(all)
+	for i := range all {
+		all[i].Note = lineFeeds(all[i].Note)
+	}
 	slices.SortStableFunc(all, func(a, b Variable) int { return cmp.Compare(a.Name, b.Name) })
 	return all
 }

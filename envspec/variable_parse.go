@@ -108,13 +108,15 @@ func CheckSensitive(v []byte) error {
 	return CheckValue(v)
 }
 
-// CheckNote says what is wrong with the note of a Variable.
+// CheckNote says what is wrong with the note of a Variable, which is shown to people, on terminals too.
 func CheckNote(v string) error {
 	switch {
 	case len(v) > MaxNote:
 		return fmt.Errorf("the note is %d bytes long: at most %d", len(v), MaxNote)
-	case strings.IndexByte(v, 0) >= 0 || !utf8.ValidString(v):
-		return errors.New("the note has a NUL byte in it, or is not UTF-8")
+	case !utf8.ValidString(v):
+		return errors.New("the note is not UTF-8")
+	case strings.ContainsFunc(v, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' || r >= 0x7f && r < 0xa0 }):
+		return errors.New("the note has a control character in it")
 	}
 	return nil
 }
