@@ -45,6 +45,10 @@ var figures = []figure{
 	{[]string{"sandbox_rss", "sandbox_anonymous"}, true, sandboxMemory},
 	{[]string{"idle_rss"}, true, idleMemory},
 	{[]string{"log", "log_memory", "log_memory_hub", "log_memory_runner"}, false, logSQLite},
+	{[]string{"validate"}, true, validate},
+	{[]string{"seal"}, true, sealing},
+	{[]string{"hub_start"}, false, hubStartSQLite},
+	{[]string{"hub_start_postgres"}, false, hubStartPostgreSQL},
 	{[]string{"log_postgres", "log_postgres_memory"}, false, logPostgreSQL},
 }
 
