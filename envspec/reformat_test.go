@@ -159,7 +159,7 @@ func TestReformatKeepsWhateverStandsTogether(t *testing.T) {
 		"  # j2\n", "    # j3\n", "  E: [#\n"}
 	random := rand.New(rand.NewPCG(3, 4))
 	right := 0
-	for range 30_000 {
+	for range 15_000 {
 		var b strings.Builder
 		for range 1 + random.IntN(8) {
 			b.WriteString(pieces[random.IntN(len(pieces))])
