@@ -91,7 +91,7 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 		h.url = "http://" + h.listener.Addr().String()
 	}
 	routes, err := handlers.New(handlers.Deps{
-		DB: db, Gate: h.gate, Fleet: h.fleet, Environments: h.env, Sessions: h.sessions, PublicURL: h.url, Version: version, Stopping: h.stopping, Log: log,
+		DB: db, Gate: h.gate, Fleet: h.fleet, Vault: h.vault, Environments: h.env, Sessions: h.sessions, PublicURL: h.url, Version: version, Stopping: h.stopping, Log: log,
 	})
 	if err != nil {
 		return nil, errors.Join(err, h.listener.Close(), db.Close())

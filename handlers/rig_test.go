@@ -49,7 +49,7 @@ func newSite(t *testing.T, db *store.DB, o apptest.Options) *site {
 
 func (s *site) deps() handlers.Deps {
 	return handlers.Deps{
-		DB: s.DB, Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Fleet: s.Fleet, PublicURL: s.url, Version: "test",
+		DB: s.DB, Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Fleet: s.Fleet, Vault: s.Vault, PublicURL: s.url, Version: "test",
 		Stopping: s.stop, Log: zerolog.New(zerolog.NewTestWriter(s.t)).Level(zerolog.WarnLevel),
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/environment"
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/handlers/api"
 	"github.com/claude-hub/claude-hub/handlers/runnerapi"
 	"github.com/claude-hub/claude-hub/handlers/web"
@@ -29,6 +30,7 @@ type Deps struct {
 	Environments *environment.Service
 	Sessions     *session.Service
 	Fleet        *fleet.Fleet
+	Vault        *variable.Vault
 	// PublicURL is how people and Runners reach this Hub. Over https, cookies are bound to it (__Host-).
 	PublicURL string
 	Version   string // of claude-hub
@@ -46,7 +48,7 @@ func New(d Deps) (http.Handler, error) {
 	https := public.Scheme == "https"
 
 	pages, err := web.New(web.Deps{
-		Gate: d.Gate, Environments: d.Environments, Sessions: d.Sessions, Fleet: d.Fleet, Changes: d.DB, Now: d.DB.Now,
+		Gate: d.Gate, Environments: d.Environments, Sessions: d.Sessions, Fleet: d.Fleet, Vault: d.Vault, Changes: d.DB, Now: d.DB.Now,
 		PublicURL: public, SecureCookies: https, Version: d.Version, Stopping: d.Stopping,
 	})
 	if err != nil {
@@ -64,7 +66,7 @@ func New(d Deps) (http.Handler, error) {
 	browser = limited(bodyLimit, browser)
 
 	calls := api.New(api.Deps{
-		Gate: d.Gate, Environments: d.Environments, Sessions: d.Sessions, Fleet: d.Fleet, Changes: d.DB,
+		Gate: d.Gate, Environments: d.Environments, Sessions: d.Sessions, Fleet: d.Fleet, Vault: d.Vault, Changes: d.DB,
 		PublicURL: public, Stopping: d.Stopping,
 	})
 	runnerPath, runners := runnerapi.New(d.Fleet, d.Log)

@@ -62,7 +62,7 @@ func newHub(t *testing.T, db *store.DB, o apptest.Options) *hub {
 	h.server = httptest.NewUnstartedServer(nil)
 	url := "http://" + h.server.Listener.Addr().String()
 	handler, err := handlers.New(handlers.Deps{
-		DB: db, Gate: h.Hub.Gate, Environments: h.Hub.Environments, Sessions: h.Hub.Sessions, Fleet: h.Hub.Fleet, PublicURL: url, Version: "test",
+		DB: db, Gate: h.Hub.Gate, Environments: h.Hub.Environments, Sessions: h.Hub.Sessions, Fleet: h.Hub.Fleet, Vault: h.Hub.Vault, PublicURL: url, Version: "test",
 		Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel),
 	})
 	if err != nil {
