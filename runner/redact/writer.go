@@ -211,6 +211,12 @@ func (w *Writer) give() error {
 }
 
 func (w *Writer) take(p []byte) {
+	w.scan(p)
+	w.settle(p, w.hold())
+}
+
+// scan looks for what p completes and begins.
+func (w *Writer) scan(p []byte) {
 	w.plain.init()
 	if !w.split && bytes.IndexByte(p, esc) >= 0 {
 		w.stripped.become(&w.plain)
@@ -231,7 +237,6 @@ func (w *Writer) take(p []byte) {
 		w.look(&w.plain, nil, base, old, 0, 0)
 		w.plain.rest(w, base, len(p))
 	}
-	w.settle(p, w.hold())
 }
 
 // hold is the place before which everything is decided.
@@ -335,8 +340,15 @@ func (w *Writer) pass(p []byte, from, to int64) {
 	w.text = append(w.text, p[from-base:to-base]...)
 }
 
-// end decides everything that is open: shapes end here, values that are not complete are none.
+// end decides everything that is open, and gives it up.
 func (w *Writer) end() {
+	w.decide()
+	w.settle(nil, w.in)
+	w.masked = 0
+}
+
+// decide has nothing follow: shapes end here, values that are not complete are none.
+func (w *Writer) decide() {
 	for _, v := range []*view{&w.plain, &w.stripped} {
 		for i := range v.live {
 			c := &v.live[i]
@@ -347,8 +359,6 @@ func (w *Writer) end() {
 		v.clear()
 	}
 	w.split = false
-	w.settle(nil, w.in)
-	w.masked = 0
 }
 
 // again looks through what is held for the needles that were added since.
