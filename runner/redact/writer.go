@@ -176,6 +176,7 @@ func (w *Writer) step(p []byte, flush bool) error {
 	if w.known != len(w.set.needles) {
 		w.again()
 	}
+	w.room(len(p) + len(w.held))
 	for len(p) > 0 {
 		n := min(len(p), chunk)
 		w.take(p[:n])
@@ -188,14 +189,16 @@ func (w *Writer) step(p []byte, flush bool) error {
 	return w.give()
 }
 
-// slab is the memory that small Texts share.
+// slab is how much memory small Texts share. The first ones of a Writer share less, as there may be no others.
 const slab = 4 << 10
 
 // room makes sure that so many bytes more can be collected in the memory there is.
 func (w *Writer) room(n int) {
-	if cap(w.text)-len(w.text) < n {
-		w.text, w.given = append(make([]byte, 0, max(slab, n+len(w.text)-w.given)), w.text[w.given:]...), 0
+	if cap(w.text)-len(w.text) >= n {
+		return
 	}
+	begun := w.text[w.given:]
+	w.text, w.given = append(make([]byte, 0, max(n+len(begun), 2*len(begun), min(slab, 2*cap(w.text)))), begun...), 0
 }
 
 func (w *Writer) give() error {
