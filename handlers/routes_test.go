@@ -14,6 +14,8 @@ import (
 
 	"github.com/claude-hub/claude-hub/app/apptest"
 	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/app/variable"
+	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/handlers/api"
 	"github.com/claude-hub/claude-hub/handlers/web"
 	"github.com/claude-hub/claude-hub/store"
@@ -39,11 +41,11 @@ func (r route) in(repo string) string {
 // routes walks both muxes: a route that is added later is in every test here from then on.
 func routes(t *testing.T, s *site, ids map[string]string) []route {
 	t.Helper()
-	pages, err := web.New(web.Deps{Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Fleet: s.Fleet, Changes: s.DB, Now: s.DB.Now, PublicURL: &url.URL{Scheme: "http", Host: "hub"}})
+	pages, err := web.New(web.Deps{Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Fleet: s.Fleet, Vault: s.Vault, Changes: s.DB, Now: s.DB.Now, PublicURL: &url.URL{Scheme: "http", Host: "hub"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls := api.New(api.Deps{Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Fleet: s.Fleet, Changes: s.DB, PublicURL: &url.URL{}})
+	calls := api.New(api.Deps{Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Fleet: s.Fleet, Vault: s.Vault, Changes: s.DB, PublicURL: &url.URL{}})
 	variable := regexp.MustCompile(`\{([a-z]+)(:[^}]*)?\}`)
 	var all []route
 	for isAPI, router := range map[bool]*mux.Router{false: pages.Router(), true: calls} {
@@ -83,13 +85,18 @@ func furnished(t *testing.T) (*site, []route) {
 	t.Helper()
 	s := newSite(t, storetest.New(t), apptest.Options{})
 	g, r := s.Grant("ana"), s.Runner("r1")
-	v := s.Applied(g, r, spec())
+	if _, err := s.Vault.CreateShared(t.Context(), g.Who(), variable.NewShared{Name: "HUB_WIDE", Sensitive: true, Value: []byte("shared-token-0123456789")}); err != nil {
+		t.Fatal(err)
+	}
+	recipe := spec()
+	recipe.Variables = []envspec.Variable{{Name: "NPM", Sensitive: true}}
+	v := s.AppliedWith(g, r, recipe, map[string][]byte{"NPM": []byte("npm-token-0123456789")})
 	sn, err := s.Sessions.Start(t.Context(), g, session.StartInput{Runner: r.ID})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s, routes(t, s, map[string]string{
-		"repo": apptest.RepoID.String(), "test": v.TestBuild, "session": sn.ID, "number": "1", "runner": r.ID, "file": "style.css", "channel": "0",
+		"repo": apptest.RepoID.String(), "test": v.TestBuild, "session": sn.ID, "number": "1", "runner": r.ID, "file": "style.css", "channel": "0", "shared": "HUB_WIDE", "variable": "NPM",
 	})
 }
 

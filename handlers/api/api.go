@@ -19,6 +19,7 @@ import (
 	"net/url"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gorilla/mux"
 
@@ -69,13 +70,29 @@ func New(d Deps) *mux.Router {
 	on(http.MethodPost, "/runners/{runner}/revoke", a.signedIn(a.revokeRunner))
 	on(http.MethodGet, "/sessions", a.signedIn(a.allSessions))
 	on(http.MethodGet, "/repos", a.signedIn(a.repos))
+	// Shared variables belong to no Repo: anyone signed in manages them (ADR 0009).
+	on(http.MethodGet, "/shared", a.signedIn(a.allShared))
+	on(http.MethodPost, "/shared", a.signedIn(a.createShared))
+	on(http.MethodGet, "/shared/{shared}", a.signedIn(a.shared))
+	on(http.MethodPut, "/shared/{shared}/value", a.signedIn(a.setShared))
+	on(http.MethodPut, "/shared/{shared}/note", a.signedIn(a.noteShared))
+	on(http.MethodPost, "/shared/{shared}/rename", a.signedIn(a.renameShared))
+	on(http.MethodPost, "/shared/{shared}/delete", a.signedIn(a.deleteShared))
 
 	on(http.MethodGet, "/repos/{repo}", a.granted(a.repo))
 	on(http.MethodGet, "/repos/{repo}/environment", a.granted(a.environment))
 	on(http.MethodPut, "/repos/{repo}/environment/draft", a.granted(a.saveDraft))
+	on(http.MethodPost, "/repos/{repo}/environment/draft/discard", a.granted(a.discardDraft))
+	on(http.MethodPost, "/repos/{repo}/environment/draft/restore", a.granted(a.restoreDraft))
+	on(http.MethodGet, "/repos/{repo}/environment/draft/variables", a.granted(a.draftVariables))
+	on(http.MethodGet, "/repos/{repo}/environment/diff", a.granted(a.diff))
+	on(http.MethodPost, "/repos/{repo}/environment/variables/{variable}/enter", a.granted(a.enterValue))
+	on(http.MethodGet, "/repos/{repo}/environment/sessions", a.granted(a.onVersions))
 	on(http.MethodPost, "/repos/{repo}/environment/apply", a.granted(a.apply))
 	on(http.MethodGet, "/repos/{repo}/environment/versions", a.granted(a.versions))
 	on(http.MethodGet, "/repos/{repo}/environment/versions/{number:[0-9]+}", a.granted(a.version))
+	on(http.MethodGet, "/repos/{repo}/environment/versions/{number:[0-9]+}/variables", a.granted(a.versionVariables))
+	on(http.MethodGet, "/repos/{repo}/environment/versions/{number:[0-9]+}/shared-changes", a.granted(a.sharedChanges))
 	on(http.MethodGet, "/repos/{repo}/environment/tests", a.granted(a.tests))
 	on(http.MethodPost, "/repos/{repo}/environment/tests", a.granted(a.startTest))
 	on(http.MethodGet, "/repos/{repo}/environment/tests/{test}", a.granted(a.test))
@@ -156,6 +173,14 @@ func fail(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.As(err, &p) {
 		body.Problems = p.problems
 	}
+	var c *environment.ConflictError
+	if errors.As(err, &c) {
+		body.Conflict = &schema.Conflict{}
+		if c.Theirs != nil {
+			theirs := draftOf(*c.Theirs)
+			body.Conflict.Theirs = &theirs
+		}
+	}
 	if f.Code == fault.Unauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="claude-hub"`)
 	}
@@ -213,15 +238,28 @@ func decode(r *http.Request, into any) error {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return nil
 	}
+	if !utf8.Valid(body) { // encoding/json would put U+FFFD in place of what is not
+		return bad(http.StatusBadRequest, "The body is not UTF-8, which JSON is.")
+	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(into); err != nil {
-		return bad(http.StatusBadRequest, "The body is not the JSON this call takes: %s.", strings.TrimPrefix(err.Error(), "json: "))
+		return bad(http.StatusBadRequest, "The body is not the JSON this call takes: %s.", wrongJSON(err))
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return bad(http.StatusBadRequest, "The body has more than one JSON value.")
 	}
 	return nil
+}
+
+// wrongJSON says what is wrong with a body, without anything that may be a value.
+func wrongJSON(err error) string {
+	var kind *json.UnmarshalTypeError
+	if errors.As(err, &kind) {
+		got, _, _ := strings.Cut(kind.Value, " ") // a number's own digits follow
+		return "“" + kind.Field + "” is of another type than " + got
+	}
+	return strings.TrimPrefix(err.Error(), "json: ")
 }
 
 func answer(w http.ResponseWriter, status int, v any) error {

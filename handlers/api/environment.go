@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strconv"
 
 	"github.com/gorilla/mux"
 
@@ -84,7 +83,11 @@ func (a *api) saveDraft(w http.ResponseWriter, r *http.Request, g access.Grant) 
 			return problems(err)
 		}
 	}
-	draft, err := a.Environments.Save(r.Context(), g, in.Base, spec, nil)
+	given, err := valuesOf(in.Values)
+	if err != nil {
+		return err
+	}
+	draft, err := a.Environments.Save(r.Context(), g, in.Base, spec, given)
 	if err != nil {
 		return err
 	}
@@ -133,9 +136,9 @@ func (a *api) versions(w http.ResponseWriter, r *http.Request, g access.Grant) e
 }
 
 func (a *api) version(w http.ResponseWriter, r *http.Request, g access.Grant) error {
-	number, err := strconv.Atoi(mux.Vars(r)["number"])
+	number, err := versionNumber(r)
 	if err != nil {
-		return fault.New(fault.NotFound, "This Repo's Environment has no such version.")
+		return err
 	}
 	v, err := a.Environments.Version(r.Context(), g, number)
 	if err != nil {

@@ -69,15 +69,16 @@ func (c *Client) Environment(ctx context.Context, repo int64) (env schema.Enviro
 
 // SaveDraft stores spec as the web draft; base is the revision it was made from, 0 for none.
 func (c *Client) SaveDraft(ctx context.Context, repo, base int64, spec envspec.Spec) (schema.Draft, error) {
-	return c.saveDraft(ctx, repo, schema.SaveDraft{Base: base, Spec: &spec})
+	return c.Save(ctx, repo, schema.SaveDraft{Base: base, Spec: &spec})
 }
 
 // SaveDraftYAML is SaveDraft for a document; name is said in the problems found in it.
 func (c *Client) SaveDraftYAML(ctx context.Context, repo, base int64, name, yaml string) (schema.Draft, error) {
-	return c.saveDraft(ctx, repo, schema.SaveDraft{Base: base, Name: name, YAML: &yaml})
+	return c.Save(ctx, repo, schema.SaveDraft{Base: base, Name: name, YAML: &yaml})
 }
 
-func (c *Client) saveDraft(ctx context.Context, repo int64, in schema.SaveDraft) (d schema.Draft, err error) {
+// Save is SaveDraft with all there is to say. An older base is an *Error of code conflict, with the draft as it is.
+func (c *Client) Save(ctx context.Context, repo int64, in schema.SaveDraft) (d schema.Draft, err error) {
 	_, err = c.do(ctx, call{method: http.MethodPut, path: repoPath(repo, "environment", "draft"), body: in}, &d)
 	return d, err
 }

@@ -36,6 +36,7 @@ type Error struct {
 	Message   string
 	Fields    map[string]string // field → sentence
 	Problems  []schema.Problem  // with places in the document
+	Conflict  *schema.Conflict  // of code conflict about a draft: what somebody else saved
 	RequestID string
 }
 
@@ -107,7 +108,7 @@ func (c *Client) do(ctx context.Context, q call, into any) (reply, error) {
 	var body []byte
 	if q.body != nil {
 		var err error
-		if body, err = json.Marshal(q.body); err != nil {
+		if body, err = encode(q.body); err != nil {
 			return reply{}, fmt.Errorf("encode the request: %w", err)
 		}
 	}
@@ -125,6 +126,15 @@ func (c *Client) do(ctx context.Context, q call, into any) (reply, error) {
 		}
 	}
 	return a, nil
+}
+
+// encode is v as JSON without the escapes for HTML, which would make a script or a document up to six times as long.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return b.Bytes(), err
 }
 
 // retry runs try until it succeeds, fails for good, or has failed for patience.
@@ -205,7 +215,7 @@ func (c *Client) refusal(a reply) error {
 	if !strings.HasPrefix(a.header.Get("Content-Type"), "application/problem+json") || json.Unmarshal(a.body, &p) != nil || p.Code == "" {
 		return &Unreachable{c.Hub(), fmt.Errorf("something there answers %d %s, and not as a Hub does", a.status, http.StatusText(a.status))}
 	}
-	return &Error{Status: p.Status, Code: p.Code, Message: p.Detail, Fields: p.Fields, Problems: p.Problems, RequestID: p.RequestID}
+	return &Error{Status: p.Status, Code: p.Code, Message: p.Detail, Fields: p.Fields, Problems: p.Problems, Conflict: p.Conflict, RequestID: p.RequestID}
 }
 
 func get(path string) call { return call{method: http.MethodGet, path: path, repeatable: true} }

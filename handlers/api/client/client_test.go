@@ -58,7 +58,13 @@ func (f *faults) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func newHub(t *testing.T, db *store.DB, o apptest.Options) *hub {
 	t.Helper()
-	h := &hub{Hub: apptest.New(t, db, o), t: t, faults: &faults{}}
+	return serve(t, db, apptest.New(t, db, o))
+}
+
+// serve puts a Hub behind HTTP.
+func serve(t *testing.T, db *store.DB, domain *apptest.Hub) *hub {
+	t.Helper()
+	h := &hub{Hub: domain, t: t, faults: &faults{}}
 	h.server = httptest.NewUnstartedServer(nil)
 	url := "http://" + h.server.Listener.Addr().String()
 	handler, err := handlers.New(handlers.Deps{

@@ -93,12 +93,15 @@ type Change struct {
 	Sentence string `json:"sentence"`
 }
 
-// SaveDraft stores a draft, as a Spec or as a document; base is the revision it was made from, 0 for none.
+// SaveDraft stores a draft, as a Spec or as a document; base is the revision it was made from, 0 for none. A base that is no
+// longer the draft's is the error code conflict, with the draft as it is in Error.Conflict.
 type SaveDraft struct {
 	Base int64         `json:"base"`
 	Spec *envspec.Spec `json:"spec,omitempty"`
 	YAML *string       `json:"yaml,omitempty"`
 	Name string        `json:"name,omitempty"` // of the document, for problems' places
+	// Values are new values of Sensitive Variables, by name. One without a new value keeps the one it has.
+	Values map[string]Value `json:"values,omitempty"`
 }
 
 // StartTest starts a Test build of one revision of the draft. Runner is an id or a name.
@@ -230,6 +233,7 @@ type Error struct {
 	Code      fault.Code        `json:"code"`
 	Fields    map[string]string `json:"fields,omitempty"`
 	Problems  []Problem         `json:"problems,omitempty"`
+	Conflict  *Conflict         `json:"conflict,omitempty"` // of code conflict, when it is about a draft
 	RequestID string            `json:"request_id"`
 }
 
