@@ -103,7 +103,7 @@ func (w *Writer) goOn(v *view, base int64, old int, from int32) {
 	v.live = live
 	v.dead = 0
 	for i := range old {
-		if w.stretched(v, base, i) {
+		if w.in-base-int64(v.place[i]) >= span && w.stretched(v, base, i) {
 			v.dead = i + 1
 		} else if i+window <= v.n {
 			w.begin(v, base, i, from)
@@ -132,6 +132,10 @@ func (v *view) rest(w *Writer, base int64, size int) {
 	n := v.n
 	keep := max(0, n-window+1, v.dead)
 	for keep < n {
+		if l := n - keep; l > 2 && !w.set.mayBegin(v.eight(keep), l) {
+			keep++
+			continue
+		}
 		if b := w.set.begin(v.eight(keep), n-keep); b&loose != 0 || b != 0 && w.tight(v, base, keep) {
 			break
 		}
@@ -195,13 +199,10 @@ func (w *Writer) beginToken(v *view, base int64, i int, from int32) bool {
 	return true
 }
 
-// stretched deals with a text byte at i that was kept because it may begin a needle, when the bytes that would decide
-// it don't come within the span. It is true when i is done with.
+// stretched deals with a text byte at i, a span behind the end of the stream, that was kept because it may begin a needle,
+// when the bytes that would decide it don't come within the span. It is true when i is done with.
 func (w *Writer) stretched(v *view, base int64, i int) bool {
 	start := base + int64(v.place[i])
-	if w.in-start < span {
-		return false
-	}
 	r := 1
 	for r < window && i+r < v.n && base+int64(v.place[i+r])-start < span {
 		r++

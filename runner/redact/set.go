@@ -275,6 +275,12 @@ const (
 	tight                        // of a shape, which has no white space at its beginning
 )
 
+// mayBegin is false for most of what begin has no answer for, and for nothing else. l is above 2.
+func (s *Set) mayBegin(key uint64, l int) bool {
+	h := beginning(key, l) * spread >> 32 & uint64(len(s.edges)*64-1)
+	return s.edges[h/64]>>(h%64)&1 != 0 || uint32(key)&0xff00ffff == tokenBits
+}
+
 // begin says what the first l bytes of a window, fewer than all, may become.
 func (s *Set) begin(key uint64, l int) (may beginnings) {
 	switch l {
