@@ -123,6 +123,7 @@ func (f *Fleet) Forget(tx *store.Tx, id string) error {
 	if _, err := tx.Exec(forgetSQL, id); err != nil {
 		return fmt.Errorf("forget assignment %s: %w", id, err)
 	}
+	tx.After(func() { f.guard.drop(a.Runner, id) })
 	tx.Wake(runnerTopic(a.Runner))
 	tx.Wake(LogTopic(id))
 	return nil

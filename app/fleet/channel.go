@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/claude-hub/claude-hub/app/fault"
+	"github.com/claude-hub/claude-hub/runner/redact"
 	"github.com/claude-hub/claude-hub/runner/wire"
 	"github.com/claude-hub/claude-hub/store"
 )
@@ -46,6 +47,8 @@ type channel struct {
 	in          buffer
 	inClosed    bool
 	out         [2]buffer
+	tails       [2][]byte   // the newest output as the Runner sent it, for what stands across two pieces
+	set         *redact.Set // with which tails were looked at
 	controls    []*wire.Control
 	lastControl int64
 	picked      bool
@@ -353,7 +356,8 @@ func (f *Fleet) CloseChannel(id string) {
 
 // Exchange moves bytes between a Runner and a channel, by offset in both directions. Gone tells the Runner to end the
 // process: the channel is closed, or this Hub has never heard of it. ErrFenced: it was opened under another fence.
-// After q.Ended the Runner repeats the call until Out1 and Out2 are at the ends of its output.
+// After q.Ended the Runner repeats the call until Out1 and Out2 are at the ends of its output. Sensitive values of the assignment
+// that stand in the output are masked in place; of one that comes in two pieces the first part may have reached the client.
 func (f *Fleet) Exchange(ctx context.Context, runner string, q *wire.ExchangeRequest) (*wire.ExchangeResponse, error) {
 	f.contacts.touch(runner, f.now())
 	var exit wire.ChannelExit
@@ -361,6 +365,21 @@ func (f *Fleet) Exchange(ctx context.Context, runner string, q *wire.ExchangeReq
 		if err := json.Unmarshal([]byte(q.GetExitJson()), &exit); err != nil {
 			return nil, fmt.Errorf("%w: exit_json is not a wire.ChannelExit: %v", ErrInvalid, err)
 		}
+	}
+	told := hits{where: "exec or terminal"}
+	defer func() { f.guard.tell(ctx, runner, q.GetAssignment(), told.where, told.n, told.names) }()
+	var set *redact.Set
+	var pieces []outPiece
+	if len(q.GetOut()) > 0 || exit.Failed != "" || exit.Signal != "" {
+		if _, err := f.ChannelOf(q.GetChannel()); err != nil {
+			return &wire.ExchangeResponse{Gone: true}, nil
+		}
+		var err error
+		if set, err = f.guard.setOf(ctx, runner, q.GetAssignment()); err != nil {
+			return nil, err
+		}
+		pieces = told.hide(set, q.GetOut())
+		exit.Failed, exit.Signal = set.Text(exit.Failed).String(), set.Text(exit.Signal).String()
 	}
 	c := &f.channels
 	wait := min(max(time.Duration(q.GetWaitMs())*time.Millisecond, 0), maxPoll)
@@ -378,7 +397,7 @@ func (f *Fleet) Exchange(ctx context.Context, runner string, q *wire.ExchangeReq
 			c.mu.Unlock()
 			return nil, ErrFenced
 		}
-		res, news, endedNow := ch.serve(q)
+		res, news, endedNow := ch.serve(q, set, pieces, &told)
 		if endedNow {
 			ch.ended, ch.exit, ch.endedAt = true, exit, f.now()
 			ch.changed()
@@ -401,18 +420,72 @@ func (f *Fleet) Exchange(ctx context.Context, runner string, q *wire.ExchangeReq
 	}
 }
 
-func (ch *channel) serve(q *wire.ExchangeRequest) (res *wire.ExchangeResponse, news, ended bool) {
+// outPiece is output as it came and as it is relayed.
+type outPiece struct {
+	stream      int32
+	offset      int64
+	raw, masked []byte
+}
+
+// hits is what of Sensitive values was found.
+type hits struct {
+	where string
+	n     int
+	names []string
+}
+
+func (h *hits) add(n int, names []string) {
+	h.n += n
+	h.names = append(h.names, names...)
+}
+
+// hide masks each piece on its own; what stands across two of them is left to serve, which knows where they belong.
+func (h *hits) hide(set *redact.Set, pieces []*wire.Piece) []outPiece {
+	all := make([]outPiece, len(pieces))
+	for i, p := range pieces {
+		masked, n, names := hide(set, p.GetData())
+		h.add(n, names)
+		all[i] = outPiece{p.GetStream(), p.GetOffset(), p.GetData(), masked}
+	}
+	return all
+}
+
+// take adds what of a piece is new to the output of one stream, and masks what stands across it and what came before.
+func (ch *channel) take(set *redact.Set, p outPiece, told *hits) (changed, whole bool) {
+	out, tail := &ch.out[p.stream-1], &ch.tails[p.stream-1]
+	before := out.end()
+	changed, whole = out.put(p.offset, p.masked, channelOutput)
+	if !changed {
+		return changed, whole
+	}
+	fresh := p.raw[before-p.offset:][:out.end()-before]
+	spans, names := border(set, *tail, fresh, set != ch.set)
+	for _, s := range spans {
+		from, to := max(before+int64(s.From), out.base), before+int64(s.To)
+		if from < to {
+			fill(out.data[from-out.base : to-out.base])
+		}
+	}
+	told.add(len(spans), names)
+	*tail = after(*tail, fresh)
+	return changed, whole
+}
+
+func (ch *channel) serve(q *wire.ExchangeRequest, set *redact.Set, pieces []outPiece, told *hits) (res *wire.ExchangeResponse, news, ended bool) {
 	touched := !ch.picked
 	ch.picked = true
 	whole := true
-	for _, p := range q.GetOut() {
-		if p.GetStream() != 1 && p.GetStream() != 2 || ch.ended {
+	for _, p := range pieces {
+		if p.stream != 1 && p.stream != 2 || ch.ended {
 			continue
 		}
-		put, all := ch.out[p.GetStream()-1].put(p.GetOffset(), p.GetData(), channelOutput)
+		put, all := ch.take(set, p, told)
 		touched, whole = touched || put, whole && all
 		// What was taken by an earlier call whose answer was lost is news too: the Runner waits to hear of it.
-		news = news || len(p.GetData()) > 0 && ch.out[p.GetStream()-1].end() > p.GetOffset()
+		news = news || len(p.raw) > 0 && ch.out[p.stream-1].end() > p.offset
+	}
+	if set != nil {
+		ch.set = set
 	}
 	touched = ch.in.forget(q.GetInOffset()) || touched
 	for len(ch.controls) > 0 && ch.controls[0].GetSeq() <= q.GetControlSeen() {

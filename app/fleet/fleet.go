@@ -169,6 +169,7 @@ type Fleet struct {
 	auth     authCache
 	contacts contacts
 	appends  appender
+	guard    guard
 	channels channels
 	reaper   reaper
 
@@ -185,6 +186,7 @@ func New(db *store.DB, o Options) *Fleet {
 	f.auth.init()
 	f.contacts.init()
 	f.appends.init(f)
+	f.guard.init(f)
 	f.channels.init(f)
 	f.reaper.init(f.now())
 	return f

@@ -10,6 +10,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/claude-hub/claude-hub/runner/redact"
 	"github.com/claude-hub/claude-hub/runner/wire"
 	"github.com/claude-hub/claude-hub/store"
 )
@@ -29,6 +30,9 @@ const (
 // ErrFenced, ErrUnknown and ErrInvalid are final; after any other error, send it again.
 //
 // A log longer than the LogLimit keeps the first and the last half of it; readers see the gap.
+//
+// Sensitive values of the assignment that stand in it are masked before they are stored, with as many bytes: offsets stay. Of one
+// that comes in two pieces the first part was stored before; it is masked there then.
 func (f *Fleet) AppendLog(ctx context.Context, runner string, q *wire.AppendLogRequest) (*wire.AppendLogResponse, error) {
 	f.contacts.touch(runner, f.now())
 	if q.GetOffset() < 0 || q.GetOffset() > maxOffset || q.GetFence() < 1 || len(q.GetData()) > maxAppend {
@@ -37,8 +41,13 @@ func (f *Fleet) AppendLog(ctx context.Context, runner string, q *wire.AppendLogR
 	if !storable(q.GetId()) {
 		return nil, ErrUnknown
 	}
-	job := &appendJob{ctx: ctx, runner: runner, q: q, done: make(chan struct{})}
-	job.pieces = f.appends.cut(q.GetData(), f.o.LogLimit)
+	set, err := f.guard.setOf(ctx, runner, q.GetId())
+	if err != nil {
+		return nil, err
+	}
+	job := &appendJob{ctx: ctx, runner: runner, q: q, set: set, done: make(chan struct{})}
+	job.data, job.hits.n, job.hits.names = hide(set, q.GetData())
+	job.pieces = f.appends.cut(job.data, f.o.LogLimit)
 	f.appends.add(job)
 	select {
 	case <-job.done:
@@ -48,6 +57,7 @@ func (f *Fleet) AppendLog(ctx context.Context, runner string, q *wire.AppendLogR
 	if job.err != nil {
 		return nil, job.err
 	}
+	f.guard.tell(ctx, runner, q.GetId(), "log", job.hits.n+job.across.n, append(job.hits.names, job.across.names...))
 	return &wire.AppendLogResponse{Next: job.next}, nil
 }
 
@@ -55,7 +65,11 @@ type appendJob struct {
 	ctx    context.Context // of the caller: what nobody waits for any more is not written
 	runner string
 	q      *wire.AppendLogRequest
-	pieces []piece // of q.Data, compressed before the transaction
+	set    *redact.Set
+	data   []byte  // q.Data, or a masked copy of it
+	pieces []piece // of data, compressed before the transaction
+	hits   hits    // in q.Data alone
+	across hits    // and across where it begins
 	next   int64
 	err    error
 	done   chan struct{}
@@ -68,6 +82,7 @@ type appender struct {
 	f       *Fleet
 	encoder *zstd.Encoder
 	decoder *zstd.Decoder
+	tails   tails // for who writes a batch
 
 	mu      sync.Mutex
 	idle    *sync.Cond
@@ -151,6 +166,7 @@ func (p *appender) write(batch []*appendJob) {
 	defer cancel()
 	began := time.Now()
 	err := p.f.db.Write(ctx, func(tx *store.Tx) error {
+		p.tails.fresh = map[string]tail{}
 		for _, job := range batch {
 			job.err = nil
 			var next int64
@@ -171,6 +187,7 @@ func (p *appender) write(batch []*appendJob) {
 	})
 	switch {
 	case err == nil:
+		p.tails.commit()
 	case len(batch) > 1 && time.Since(began) < time.Second: // one that can't be stored must hold up no other
 		for _, job := range batch {
 			p.write([]*appendJob{job})
@@ -217,6 +234,11 @@ func (f *Fleet) appendIn(tx *store.Tx, job *appendJob) (next int64, err error) {
 		return l.next - l.base, nil
 	case pos > l.next:
 		l.next = pos
+	}
+	if known := l.next - pos; known >= 0 && known < int64(len(q.GetData())) {
+		if err := f.hideAcross(tx, id, l, job, int(known)); err != nil {
+			return 0, err
+		}
 	}
 	for _, piece := range job.pieces {
 		if err := f.storePiece(tx, id, &l, pos, piece); err != nil {

@@ -105,6 +105,9 @@ func (f *Fleet) RunOnce(ctx context.Context) (err error) {
 	if err := f.flush(ctx); err != nil {
 		return err
 	}
+	if err := f.guard.rest(ctx, now); err != nil {
+		return err
+	}
 	// What ended in time while no Hub was there to hear it is told soon after one is: a deadline that passed meanwhile is
 	// looked at a lease later.
 	var heard time.Time

@@ -16,7 +16,8 @@ const maxDetail = 768 << 10
 // Report stores a state change and hands it to its Owner in the same transaction. The same report again, or an older
 // one of its fence, changes nothing and is no error. ErrFenced: the fence is not the newest. ErrUnknown: this Runner has
 // no such assignment. ErrInvalid: it can't be stored, now or later. Any other error: nothing is stored, send it again.
-// StateRemoved of what should be removed ends the assignment; its log stays.
+// StateRemoved of what should be removed ends the assignment; its log stays. Sensitive values of the assignment that stand in the
+// detail are masked first.
 func (f *Fleet) Report(ctx context.Context, runner string, q *wire.ReportRequest) error {
 	f.contacts.touch(runner, f.now())
 	detail := q.GetDetail()
@@ -31,15 +32,26 @@ func (f *Fleet) Report(ctx context.Context, runner string, q *wire.ReportRequest
 	case len(detail) > maxDetail || !json.Valid(detail):
 		return fmt.Errorf("%w: a report's detail is JSON of at most %d bytes", ErrInvalid, maxDetail)
 	}
+	if !storable(q.GetId()) {
+		return ErrUnknown
+	}
+	set, err := f.guard.setOf(ctx, runner, q.GetId())
+	if err != nil {
+		return err
+	}
+	detail, hits, names := hideJSON(set, []byte(store.Text(string(detail))))
 	r := Report{
 		ID: q.GetId(), Fence: q.GetFence(), Seq: q.GetSeq(), Generation: q.GetGeneration(),
-		State: q.GetState(), Detail: json.RawMessage(store.Text(string(detail))),
+		State: set.Text(q.GetState()).String(), Detail: json.RawMessage(detail),
 	}
-	err := f.report(ctx, runner, r, nil)
+	err = f.report(ctx, runner, r, nil)
 	var never permanentError
 	if errors.As(err, &never) {
 		f.log.Error().Err(never.error).Str("assignment", r.ID).Str("state", r.State).Msg("a report was stored without its Owner, who will never take it")
-		return f.report(ctx, runner, r, never.error)
+		err = f.report(ctx, runner, r, never.error)
+	}
+	if err == nil {
+		f.guard.tell(ctx, runner, r.ID, "report", hits, names)
 	}
 	return err
 }
@@ -80,7 +92,10 @@ func (f *Fleet) report(ctx context.Context, runner string, r Report, refused err
 			return fmt.Errorf("end assignment %s: %w", r.ID, err)
 		}
 		if n > 0 {
-			tx.After(func() { f.channels.closeOf(r.ID, 0) })
+			tx.After(func() {
+				f.channels.closeOf(r.ID, 0)
+				f.guard.drop(runner, r.ID)
+			})
 			tx.Wake(runnerTopic(runner))
 		}
 		return nil

@@ -169,6 +169,9 @@ type owner struct {
 	mu      sync.Mutex
 	n       int64
 	observe error
+	values  []*wire.Value // nil: one that is not Sensitive
+	unwell  error         // what Values answers instead
+	asked   int           // how often it did
 	lost    func(a Assignment) error
 	refence bool
 }
@@ -183,6 +186,14 @@ func (o *owner) tell(tx *store.Tx, a Assignment, what string) error {
 }
 
 func (o *owner) Values(_ context.Context, _ *store.Tx, a Assignment) ([]*wire.Value, string, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.asked++; o.unwell != nil {
+		return nil, "", o.unwell
+	}
+	if o.values != nil {
+		return o.values, "", nil
+	}
 	return []*wire.Value{{Name: "NAME", Value: []byte("of " + a.Subject), Id: "v1"}}, "", nil
 }
 

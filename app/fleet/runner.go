@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -192,18 +193,23 @@ func (f *Fleet) Revoke(ctx context.Context, id, who string) error {
 
 // Hello stores what a Runner says of itself and answers whether this Hub can work with it.
 func (f *Fleet) Hello(ctx context.Context, runner string, q *wire.HelloRequest) (*wire.HelloResponse, error) {
-	capabilities, err := json.Marshal(texts(q.GetCapabilities()))
+	own := []string{q.GetVersion(), q.GetPlatform(), q.GetEngine(), q.GetInstance()}
+	able, lacking := slices.Clone(q.GetCapabilities()), slices.Clone(q.GetMissing())
+	for _, t := range [][]string{own, able, lacking} {
+		f.guard.hideTexts(ctx, runner, t)
+	}
+	capabilities, err := json.Marshal(texts(able))
 	if err != nil {
 		return nil, fmt.Errorf("encode capabilities: %w", err)
 	}
-	missing, err := json.Marshal(texts(q.GetMissing()))
+	missing, err := json.Marshal(texts(lacking))
 	if err != nil {
 		return nil, fmt.Errorf("encode what is missing: %w", err)
 	}
 	var r Runner
 	err = f.db.Write(ctx, func(tx *store.Tx) error {
-		n, err := tx.Exec(helloSQL, runner, q.GetProtocol(), text(q.GetVersion()), text(q.GetPlatform()), text(q.GetEngine()),
-			string(capabilities), string(missing), q.GetCpuLimit(), q.GetMemoryLimit(), text(q.GetInstance()), tx.Now().UnixMilli())
+		n, err := tx.Exec(helloSQL, runner, q.GetProtocol(), text(own[0]), text(own[1]), text(own[2]),
+			string(capabilities), string(missing), q.GetCpuLimit(), q.GetMemoryLimit(), text(own[3]), tx.Now().UnixMilli())
 		if err != nil {
 			return fmt.Errorf("store Hello of Runner %s: %w", runner, err)
 		}

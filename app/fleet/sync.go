@@ -201,7 +201,8 @@ func (f *Fleet) Fetch(ctx context.Context, runner string, q *wire.FetchRequest) 
 	return res, nil
 }
 
-// Values answers the values of an assignment's Variables as they are now, with the errors of Fetch.
+// Values answers the values of an assignment's Variables as they are now, with the errors of Fetch. From here on they are masked in
+// whatever the Runner sends of the assignment.
 func (f *Fleet) Values(ctx context.Context, runner string, q *wire.ValuesRequest) (*wire.ValuesResponse, error) {
 	res := &wire.ValuesResponse{}
 	err := f.ask(ctx, runner, q, func(tx *store.Tx, o Owner, a Assignment) (err error) {
@@ -211,6 +212,7 @@ func (f *Fleet) Values(ctx context.Context, runner string, q *wire.ValuesRequest
 	if err != nil {
 		return nil, err
 	}
+	f.guard.learn(runner, q.GetId(), res.Values)
 	return res, nil
 }
 
