@@ -18,7 +18,16 @@ import (
 // (found by the kill test).
 func TestAnOutcomeThatWasDecidedBeforeAKillIsReportedAndNothingRunsAgain(t *testing.T) {
 	t.Parallel()
-	for name, said := range map[string]bool{"before its last mark": false, "after its last mark": true} {
+	decided := &wire.Failure{Phase: wire.PhaseBootstrap, Code: build.CodeExit, Message: "decided"}
+	end := func(rec *record) { rec.Ended, rec.Outcome, rec.Failure = true, wire.StateFailed, decided }
+	for name, c := range map[string]struct {
+		decide func(*record)
+		said   bool
+	}{
+		"before its Sandbox was given up": {decide: func(rec *record) { rec.Marks.Failed = decided }},
+		"before its last mark":            {decide: end},
+		"after its last mark":             {decide: end, said: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
@@ -35,9 +44,8 @@ func TestAnOutcomeThatWasDecidedBeforeAKillIsReportedAndNothingRunsAgain(t *test
 			if err := json.Unmarshal(b, &rec); err != nil {
 				t.Fatal(err)
 			}
-			rec.Ended, rec.Outcome = true, wire.StateFailed
-			rec.Failure = &wire.Failure{Phase: wire.PhaseBootstrap, Code: build.CodeExit, Message: "decided"}
-			if said {
+			c.decide(&rec)
+			if c.said {
 				appendMark(t, w, rec, "failed: decided")
 			}
 			if b, err = json.Marshal(rec); err != nil {

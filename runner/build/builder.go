@@ -124,11 +124,13 @@ type Marks struct {
 	Rested string `json:"rested,omitempty"`
 	User   User   `json:"user"` // the image's USER, known once it is Rested
 	// Login is what goes into the build's Meta, known then, too.
-	Login  *login.Env `json:"login,omitempty"`
-	Base   string     `json:"base,omitempty"` // the finished snapshot
-	Cloned bool       `json:"cloned,omitempty"`
-	Commit string     `json:"commit,omitempty"`
-	Branch string     `json:"branch,omitempty"`
+	Login *login.Env `json:"login,omitempty"`
+	Base  string     `json:"base,omitempty"` // the finished snapshot
+	// Failed is what the bootstrap came to, kept before its Sandbox is given up: a Test build runs it once.
+	Failed *wire.Failure `json:"failed,omitempty"`
+	Cloned bool          `json:"cloned,omitempty"`
+	Commit string        `json:"commit,omitempty"`
+	Branch string        `json:"branch,omitempty"`
 }
 
 // Job is one assignment as a build sees it.

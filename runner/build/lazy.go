@@ -43,6 +43,7 @@ func (b *Builder) Ensure(ctx context.Context, j *Job) (Base, error) {
 		return Base{}, errors.New("the Environment's version pins no image")
 	}
 	key := Key(spec, j.Recipe.ImageDigest, j.Values)
+	j.Marks.Failed = nil // of an earlier start: this is another try
 	if m := j.Marks; m.Key != "" && m.Key != key {
 		// Killed in a build with another image or other values than those of now.
 		if err := b.ground(ctx, *m); err != nil {
@@ -175,6 +176,13 @@ func (b *Builder) lead(ctx context.Context, f *flight, j *Job, key string) {
 	f.base, f.err = b.make(ctx, j, box, SnapshotName(key, j.ID))
 	if f.err == nil || errors.Is(f.err, ErrShutdown) {
 		return
+	}
+	var failed *Failed
+	if errors.As(f.err, &failed) {
+		j.Marks.Failed = &failed.Failure
+		if err := j.Save(); err != nil {
+			b.cfg.Log.Warn().Err(err).Msg("how a build failed could not be kept")
+		}
 	}
 	j.Marks.Script, j.Marks.Boot, j.Marks.Rested, j.Marks.Login = "", "", "", nil
 	if err := errors.Join(b.discard(ctx, box), j.Save()); err != nil {

@@ -89,6 +89,9 @@ func (b *Builder) tested(ctx context.Context, j *Job) (Base, error) {
 		}
 		return Base{}, fmt.Errorf("the snapshot of this Test build is gone from the Runner; start the Test build again")
 	}
+	if f := j.Marks.Failed; f != nil {
+		return Base{}, &Failed{*f} // and killed since
+	}
 	spec, err := Spec(j.Recipe)
 	if err != nil {
 		return Base{}, err
