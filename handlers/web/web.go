@@ -20,6 +20,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/handlers/request"
 	"github.com/claude-hub/claude-hub/store"
 )
@@ -38,6 +39,7 @@ type Deps struct {
 	Environments *environment.Service
 	Sessions     *session.Service
 	Fleet        *fleet.Fleet
+	Vault        *variable.Vault
 	Changes      Changes
 	Now          func() time.Time
 	PublicURL    *url.URL
