@@ -33,7 +33,13 @@ type site struct {
 
 func newSite(t *testing.T, db *store.DB, o apptest.Options) *site {
 	t.Helper()
-	s := &site{Hub: apptest.New(t, db, o), t: t, stop: make(chan struct{})}
+	return siteOf(t, apptest.New(t, db, o))
+}
+
+// siteOf is a Hub of the test's own behind HTTP.
+func siteOf(t *testing.T, hub *apptest.Hub) *site {
+	t.Helper()
+	s := &site{Hub: hub, t: t, stop: make(chan struct{})}
 	server := httptest.NewUnstartedServer(nil)
 	s.url = "http://" + server.Listener.Addr().String()
 	h, err := handlers.New(s.deps())

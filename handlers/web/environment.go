@@ -5,11 +5,10 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/gorilla/mux"
-
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/environment"
 	"github.com/claude-hub/claude-hub/app/fault"
+	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/handlers/request"
 )
@@ -18,32 +17,53 @@ type environmentPage struct {
 	Page
 	Form    Form
 	Base    int64              // the revision that what is in the form was made from
+	Was     map[string]string  // what the form said at that revision; nil: unknown
 	Draft   *environment.Draft // as it is saved
 	Current *environment.Version
-	// Theirs is what somebody else saved meanwhile, field by field, where it differs from what is in the form.
-	Theirs  []TheirField
-	Changes []envspec.Change // from the current version to the saved draft
-	Verdict environment.Verdict
-	Start   TestStart
-	Apply   Form
-	Newest  *TestRow // the newest Test build
+	// After somebody else saved meanwhile: the fields where a choice is to be made, and those that only they changed.
+	Conflicts []FieldConflict
+	Taken     []TakenField
+	Conflict  bool
+	Changes   []envspec.Change // from the current version to the saved draft
+	Verdict   environment.Verdict
+	Start     TestStart
+	Apply     Form
+	Newest    *TestRow // the newest Test build
 	// Warnings are about what is saved.
-	Warnings []string
+	Warnings  []string
+	Variables []VariableRow
+	Lacking   []LackingValue // of the applied version
 }
 
-// TheirField is one field of somebody else's draft.
-type TheirField struct {
-	Label, Value string
-	Long         bool
+// Pending tells that the draft says something else than the applied version.
+func (p environmentPage) Pending() bool { return p.Current != nil && len(p.Changes) > 0 }
+
+// FieldConflict is a field that two people changed.
+type FieldConflict struct {
+	Label               string
+	Base, Theirs, Yours string
+	HasBase             bool
 }
+
+// TakenField is one that only the other one changed.
+type TakenField struct{ Label, Value string }
 
 func (w *Web) environment(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
 	p, err := w.environmentPage(r, g)
 	if err != nil {
 		return err
 	}
-	if n := r.URL.Query().Get("saved"); n != "" && p.Draft != nil && n == strconv.FormatInt(p.Draft.Revision, 10) {
+	q := r.URL.Query()
+	if n := q.Get("saved"); n != "" && p.Draft != nil && n == strconv.FormatInt(p.Draft.Revision, 10) {
 		p.Notice = "Saved as revision " + n + "."
+	}
+	if q.Get("discarded") != "" && len(p.Changes) == 0 {
+		p.Notice = "The changes are discarded."
+	}
+	for _, v := range p.Variables {
+		if q.Get("entered") == v.Name && v.Status == variable.Set {
+			p.Notice = "The value of " + v.Name + " is entered, and holds at once: no Test build and no new version is needed."
+		}
 	}
 	return w.render(rw, r, http.StatusOK, "environment", p)
 }
@@ -66,6 +86,13 @@ func (w *Web) environmentPage(r *http.Request, g access.Grant) (environmentPage,
 		p.Changes, p.Warnings = envspec.Explain(before, spec), warnings(spec)
 	}
 	p.Form.Values = formOf(spec)
+	p.Was = formOf(spec)
+	if p.Variables, err = w.variableRows(r.Context(), g, env.Draft); err != nil {
+		return p, err
+	}
+	if p.Lacking, err = w.lacking(r.Context(), g, env.Current); err != nil {
+		return p, err
+	}
 	if p.Verdict, err = w.d.Environments.Check(r.Context(), g); err != nil {
 		return p, err
 	}
@@ -90,53 +117,61 @@ func (w *Web) environmentPage(r *http.Request, g access.Grant) (environmentPage,
 }
 
 func (w *Web) saveDraft(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
-	if err := parseForm(r); err != nil {
+	in, err := readForm(r)
+	if err != nil {
 		return err
 	}
-	base, err := strconv.ParseInt(r.PostForm.Get("base"), 10, 64)
+	base, err := in.number("base")
 	if err != nil {
-		return errInput
+		return err
 	}
-	typed := map[string]string{}
-	for _, f := range fields {
-		typed[f.name] = r.PostForm.Get(f.name)
+	typed, was := map[string]string{}, map[string]string(nil)
+	for _, name := range inputs {
+		typed[name] = in.text(name)
+		if in.values.Has("was." + name) {
+			if was == nil {
+				was = map[string]string{}
+			}
+			was[name] = in.text("was." + name)
+		}
 	}
-	spec, wrong := specOf(typed)
-	if len(wrong) == 0 {
-		env, err := w.d.Environments.Get(r.Context(), g)
-		if err != nil {
-			return err
-		}
-		if env.Draft != nil {
-			spec = carry(env.Draft.Spec, spec)
-		}
-		draft, err := w.d.Environments.Save(r.Context(), g, base, spec, nil)
-		if err == nil {
-			return seeOther(rw, r, "/repos/"+g.Repo().ID.String()+"/environment?saved="+strconv.FormatInt(draft.Revision, 10))
-		}
-		return w.notSaved(rw, r, g, base, typed, err)
+	env, err := w.d.Environments.Get(r.Context(), g)
+	if err != nil {
+		return err
 	}
-	f := fault.New(fault.Invalid, "Some fields need another look.")
-	f.Fields = wrong
-	return w.notSaved(rw, r, g, base, typed, f)
+	spec, wrong := specOf(typed, draftSpec(env))
+	if len(wrong) > 0 {
+		f := fault.New(fault.Invalid, "Some fields need another look.")
+		f.Fields = wrong
+		return w.notSaved(rw, r, g, base, typed, was, f)
+	}
+	draft, err := w.d.Environments.Save(r.Context(), g, base, spec, nil)
+	if err != nil {
+		return w.notSaved(rw, r, g, base, typed, was, err)
+	}
+	return w.saved(rw, r, g, draft)
 }
 
-// carry puts what the form shows into the draft that it was made from: what the form doesn't show stays. A draft that
-// was saved meanwhile is for Save to find.
-func carry(draft, form envspec.Spec) envspec.Spec {
-	form = envspec.Normalize(form)
-	if form.Bootstrap != draft.Bootstrap {
-		draft.BootstrapFile = ""
+// draftSpec is what a change of the draft begins with.
+func draftSpec(env environment.Environment) envspec.Spec {
+	if env.Draft != nil {
+		return env.Draft.Spec
 	}
-	if form.Start != draft.Start {
-		draft.StartFile = ""
-	}
-	draft.Image, draft.Bootstrap, draft.Start, draft.CPU, draft.Memory = form.Image, form.Bootstrap, form.Start, form.CPU, form.Memory
-	return draft
+	return envspec.Default()
+}
+
+// environmentPath is the Environment's page.
+func environmentPath(g access.Grant) string {
+	return "/repos/" + g.Repo().ID.String() + "/environment"
+}
+
+// saved ends a POST that made a revision of the draft.
+func (w *Web) saved(rw http.ResponseWriter, r *http.Request, g access.Grant, draft environment.Draft) error {
+	return seeOther(rw, r, environmentPath(g)+"?saved="+strconv.FormatInt(draft.Revision, 10))
 }
 
 // notSaved shows the form again with what the person typed: nothing of it is lost, whatever the reason.
-func (w *Web) notSaved(rw http.ResponseWriter, r *http.Request, g access.Grant, base int64, typed map[string]string, err error) error {
+func (w *Web) notSaved(rw http.ResponseWriter, r *http.Request, g access.Grant, base int64, typed, was map[string]string, err error) error {
 	var f *fault.Error
 	if !errors.As(err, &f) {
 		return err
@@ -146,28 +181,43 @@ func (w *Web) notSaved(rw http.ResponseWriter, r *http.Request, g access.Grant, 
 		return perr
 	}
 	p.Form = Form{Values: typed}
-	p.Form.take(f, fieldNames()...)
+	p.Form.take(f, inputs...)
 	p.Refresh = 0 // a page that fetches itself would lose what was typed
-	p.Base = base
 	if f.Code == fault.Conflict {
-		// Saving again is a decision made with both in sight, so the form goes on from the revision it now shows.
-		p.Base = 0
+		p.Conflict = true
+		// Saving again is a decision made with all in sight, so the form goes on from the revision it now shows.
 		if p.Draft != nil {
-			p.Base, p.Theirs = p.Draft.Revision, differing(typed, formOf(p.Draft.Spec))
+			p.Conflicts, p.Taken = threeWay(typed, formOf(p.Draft.Spec), was)
 		}
+	} else if base != p.Base {
+		p.Base, p.Was = base, was
 	}
 	return w.render(rw, r, request.Status(f.Code), "environment", p)
 }
 
-// differing is what theirs says where it isn't what mine does.
-func differing(mine, theirs map[string]string) []TheirField {
-	var out []TheirField
+// threeWay compares what is typed with what somebody else saved, and with what both began with (nil: unknown). What only they
+// changed is taken over into typed, so that saving it reverts nothing that the person never saw.
+func threeWay(typed, theirs, was map[string]string) (conflicts []FieldConflict, taken []TakenField) {
 	for _, field := range fields {
-		if unix(theirs[field.name]) != unix(mine[field.name]) {
-			out = append(out, TheirField{Label: field.label, Value: theirs[field.name], Long: field.script})
+		yours, other := said(typed, field.name), said(theirs, field.name)
+		if yours == other {
+			continue
 		}
+		if was != nil && yours == said(was, field.name) {
+			copyField(typed, theirs, field.name)
+			taken = append(taken, TakenField{field.label, other})
+			continue
+		}
+		c := FieldConflict{Label: field.label, Theirs: other, Yours: yours}
+		if was != nil {
+			c.Base, c.HasBase = said(was, field.name), true
+			if c.Base == other {
+				continue // only changed here
+			}
+		}
+		conflicts = append(conflicts, c)
 	}
-	return out
+	return conflicts, taken
 }
 
 func (w *Web) apply(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
@@ -195,69 +245,4 @@ func (w *Web) apply(rw http.ResponseWriter, r *http.Request, g access.Grant) err
 		return err
 	}
 	return seeOther(rw, r, "/repos/"+g.Repo().ID.String()+"/versions/"+strconv.Itoa(v.Number)+"?applied=1")
-}
-
-type versionsPage struct {
-	Page
-	Versions []environment.Version
-	Current  int
-}
-
-func (w *Web) versions(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
-	p := versionsPage{Page: w.repoPage(r, g, "versions", "Versions of "+g.Repo().Name)}
-	var err error
-	if p.Versions, err = w.d.Environments.Versions(r.Context(), g, listLimit); err != nil {
-		return err
-	}
-	if len(p.Versions) > 0 {
-		p.Current = p.Versions[0].Number
-	}
-	return w.render(rw, r, http.StatusOK, "versions", p)
-}
-
-type versionPage struct {
-	Page
-	Version environment.Version
-	Current bool
-	Before  int // the version it followed; 0: none
-	Changes []envspec.Change
-	Runner  string // the Test build's
-	YAML    string
-}
-
-func (w *Web) version(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
-	number, err := strconv.Atoi(mux.Vars(r)["number"])
-	if err != nil {
-		return fault.New(fault.NotFound, "This Repo's Environment has no such version.")
-	}
-	v, err := w.d.Environments.Version(r.Context(), g, number)
-	if err != nil {
-		return err
-	}
-	p := versionPage{Page: w.repoPage(r, g, "versions", "Version "+strconv.Itoa(number)), Version: v, Before: number - 1, YAML: string(envspec.Format(v.Spec))}
-	env, err := w.d.Environments.Get(r.Context(), g)
-	if err != nil {
-		return err
-	}
-	p.Current = env.Current != nil && env.Current.Number == number
-	if p.Before > 0 {
-		before, err := w.d.Environments.Version(r.Context(), g, p.Before)
-		if err != nil {
-			return err
-		}
-		p.Changes = envspec.Explain(before.Spec, v.Spec)
-	}
-	test, err := w.d.Environments.TestBuild(r.Context(), g, v.TestBuild)
-	if err != nil {
-		return err
-	}
-	runners, err := w.d.Fleet.Runners(r.Context())
-	if err != nil {
-		return err
-	}
-	p.Runner = runnerName(runners, test.Runner)
-	if r.URL.Query().Get("applied") != "" && p.Current {
-		p.Notice = "Version " + strconv.Itoa(number) + " is applied. New Sessions start on it; sleeping ones move to it when they wake."
-	}
-	return w.render(rw, r, http.StatusOK, "version", p)
 }

@@ -164,10 +164,11 @@ func (w *Web) funcs() template.FuncMap {
 			}
 			return fmt.Sprintf("%d %ss", n, what)
 		},
-		"short": short,
-		"asset": w.assetPath,
-		"rows":  func(path string, rows any) Rows { return Rows{path, rows} },
-		"field": func(form Form, name, label, hint string) Field { return Field{form, name, label, hint} },
+		"short":        short,
+		"sentenceCase": sentenceCase,
+		"asset":        w.assetPath,
+		"rows":         func(path string, rows any) Rows { return Rows{path, rows} },
+		"field":        func(form Form, name, label, hint string) Field { return Field{form, name, label, hint} },
 	}
 }
 

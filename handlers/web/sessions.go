@@ -67,6 +67,7 @@ type sessionsPage struct {
 	AnyFit   bool
 	Current  *environment.Version
 	Sessions []SessionRow
+	Lacking  []LackingValue // of the applied version
 }
 
 func (w *Web) sessions(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
@@ -80,6 +81,9 @@ func (w *Web) showSessions(rw http.ResponseWriter, r *http.Request, g access.Gra
 		return err
 	}
 	p.Current, p.Typing = env.Current, true
+	if p.Lacking, err = w.lacking(r.Context(), g, env.Current); err != nil {
+		return err
+	}
 	runners, err := w.d.Fleet.Runners(r.Context())
 	if err != nil {
 		return err
@@ -135,7 +139,8 @@ type sessionPage struct {
 	StartFailed *Failure
 	Woke        string
 	Log         Tail
-	Shell       string // what to type for a shell
+	Shell       string         // what to type for a shell
+	Lacking     []LackingValue // of the version it boots from next
 }
 
 // Can tells which of sleep, wake, retry and delete the Session takes now.
@@ -206,6 +211,9 @@ func (w *Web) showSession(rw http.ResponseWriter, r *http.Request, g access.Gran
 	p.Alert = alert
 	if p.StartFailed != nil {
 		p.StartFailed.Heading = "The start script failed"
+	}
+	if p.Lacking, err = w.lacking(r.Context(), g, env.Current); err != nil {
+		return err
 	}
 	if env.Current != nil && env.Current.Number > sn.Version {
 		p.Next = env.Current.Number

@@ -8,9 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/environment"
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/runner/wire"
 )
@@ -61,10 +63,54 @@ func everyPage(now time.Time) map[string][]any {
 	tails := []Tail{
 		{Events: "/e", Raw: "/r"}, {Text: hostile + "\n", Rest: hostile, Next: 5, Size: 900 << 20, Earlier: 5, Dropped: 9, Ended: true, Events: "/e", Raw: "/r"},
 	}
+	own, none := []envspec.Folder{{Pattern: hostile, Beside: "x"}, {Pattern: "y"}}, []envspec.Folder{}
+	conflicts := []FieldConflict{{"Image", hostile, hostile, hostile, true}, {"Start script", "", "", "", false}}
+	variables := rowsOf(
+		[]envspec.Variable{{Name: "A", Value: hostile + "\nx\n", Note: hostile}, {Name: "B"}, {Name: "C", Sensitive: true}, {Name: "D", Sensitive: true, Build: true}, {Name: "E", Sensitive: true}, {Name: "F", Link: hostile}, {Name: "G", Link: "X"}, {Name: "H", Link: "X"}},
+		[]variable.State{
+			{Name: "C", Sensitive: true, Status: variable.Set, SetAt: now, SetBy: hostile, Digest: "0123abcd"}, {Name: "D", Sensitive: true, Status: variable.Lost}, {Name: "E", Sensitive: true, Status: variable.Missing},
+			{Name: "F", Link: hostile, Sensitive: true, Status: variable.Set, SetAt: now}, {Name: "G", Link: "X", Status: variable.Lost}, {Name: "H", Link: "X", Status: variable.Missing},
+		})
+	lacking := lackingOf(moving.Repo, []variable.State{{Name: "D", Status: variable.Lost}, {Name: "E", Status: variable.Missing}, {Name: "F", Link: hostile, Status: variable.Lost}, {Name: "G", Link: "X", Status: variable.Missing}})
+	named := Form{Values: map[string]string{"name": hostile, "kind": kindSensitive, "value": hostile, "link": hostile, "build": "on", "note": hostile, "text": hostile}, General: hostile,
+		Errors: []FieldError{{"name", hostile}, {"kind", hostile}, {"value", hostile}, {"link", hostile}, {"build", hostile}, {"note", hostile}, {"text", hostile}}}
+	plain := Form{Values: map[string]string{"kind": kindPlain, "value": "\n" + hostile}}
+	shared := SharedRow{variable.Shared{Name: hostile, Note: hostile, Sensitive: true, Status: variable.Set, Digest: "0123abcd", SetAt: now, SetBy: hostile, CreatedAt: now, CreatedBy: hostile}, variable.Users{Repos: []access.Repo{{Name: hostile}}, Hidden: 2}, sharedPath(hostile)}
+	lost, open := shared, shared
+	lost.Status = variable.Lost
+	open.Sensitive, open.Value, open.Users = false, hostile, variable.Users{}
+	inShared := base
+	inShared.Section = "shared"
+	diff := envspec.Compare(envspec.Spec{Image: "a", Bootstrap: "one\ntwo\n", Variables: []envspec.Variable{{Name: "A"}}}, spec)
 	pages := map[string][]any{
-		"error":    {errorPage{Page: base, Status: 404, Message: hostile}, errorPage{Page: Page{Title: "T"}, Status: 500, Message: "x"}},
-		"sign-in":  {signInPage{Page: Page{Title: "T", DevLogin: true}, Form: wrong, ReturnTo: "/"}, signInPage{Page: Page{Title: "T"}}, signInPage{Page: Page{Title: "T", DevLogin: true}, ReturnTo: "/"}},
-		"versions": {versionsPage{Page: inRepo("versions")}, versionsPage{Page: moving, Versions: []environment.Version{version}, Current: 2}},
+		"variable": {
+			variablePage{Page: inRepo("environment"), Form: Form{Values: map[string]string{"kind": kindPlain}}, Action: "/x"},
+			variablePage{Page: moving, Form: named, Old: hostile, Base: 3, Mark: "m", Was: named.Values, Before: variables[2], Shared: []string{"X", hostile}, Conflict: true, Theirs: conflicts, Retype: true, Action: "/x"},
+			variablePage{Page: moving, Form: plain, Old: "A", Before: variables[0], Shared: []string{"X"}, Action: "/x"},
+			variablePage{Page: moving, Form: Form{Values: map[string]string{"kind": kindLink, "link": "GONE"}}, Gone: true, Action: "/x"},
+		},
+		"delete-variable": {deleteVariablePage{Page: moving, Name: hostile, AtBuild: true}, deleteVariablePage{Page: inRepo("environment"), Name: hostile}},
+		"value":           {valuePage{Page: inRepo("environment"), Name: hostile}, valuePage{Page: moving, Name: "A", Form: named, Retype: true}},
+		"import": {
+			importPage{Page: inRepo("environment"), Limit: 1 << 20, Most: 200}, importPage{Page: moving, Form: named, Problems: []envspec.Problem{{Line: 3, Message: hostile}}},
+			importPage{Page: moving, Form: Form{General: hostile}, Problems: []envspec.Problem{{Line: 3, Message: hostile}}, Warnings: []envspec.Problem{{Line: 4, Message: hostile}}, Exists: true, All: "keep", Carried: hostile,
+				Rows: []EnvRow{
+					{Line: 1, Name: "A", Value: hostile, Size: 3, Status: rowNew, Choice: rowTake, Notes: []string{hostile}}, {Index: 1, Line: 2, Name: hostile, Size: 9, Sensitive: true, Build: true, Status: rowConflict, Why: hostile, Choice: rowSkip, Error: hostile},
+					{Index: 2, Name: "B", Status: rowSame, Choice: rowSkip}, {Index: 3, Name: "C", Status: rowChanged, Choice: rowTake},
+				}},
+		},
+		"discard": {discardPage{Page: inRepo("environment"), Base: 3}, discardPage{Page: moving, Base: 3, Current: 2, Changes: changes}},
+		"restore": {restorePage{Page: inRepo("versions"), Version: version}, restorePage{Page: moving, Version: version, Changes: changes, Pending: true}},
+		"diff": {
+			diffPage{Page: inRepo("versions"), From: nothing, To: draftWord, FromName: sideName(nothing), ToName: sideName(draftWord)},
+			diffPage{Page: moving, From: "1", To: "2", FromSide: []Side{{"1", hostile, true}}, ToSide: []Side{{"2", "version 2", true}}, Diff: diff, Changes: changes, CanUndo: true},
+		},
+		"shared":          {sharedPage{Page: inShared}, sharedPage{Page: inShared, Rows: []SharedRow{shared, lost, open}, Lost: 1}, sharedPage{Page: inShared, Rows: []SharedRow{lost, lost}, Lost: 2}},
+		"add-shared":      {addSharedPage{Page: inShared}, addSharedPage{Page: inShared, Form: named, Retype: true}, addSharedPage{Page: inShared, Form: plain}},
+		"shared-variable": {sharedOnePage{Page: inShared, Row: shared}, sharedOnePage{Page: inShared, Row: lost, Value: Form{Values: map[string]string{"kind": kindSensitive}, Errors: []FieldError{{"value", hostile}}}, Retype: true}, sharedOnePage{Page: inShared, Row: open, Value: plain, Note: Form{General: hostile}, Rename: Form{Errors: []FieldError{{"name", hostile}}}, Delete: Form{General: hostile}}},
+		"error":           {errorPage{Page: base, Status: 404, Message: hostile}, errorPage{Page: Page{Title: "T"}, Status: 500, Message: "x"}},
+		"sign-in":         {signInPage{Page: Page{Title: "T", DevLogin: true}, Form: wrong, ReturnTo: "/"}, signInPage{Page: Page{Title: "T"}}, signInPage{Page: Page{Title: "T", DevLogin: true}, ReturnTo: "/"}},
+		"versions":        {versionsPage{Page: inRepo("versions")}, versionsPage{Page: moving, Versions: []VersionRow{{Version: version, Awake: 1, Asleep: 2}, {Version: version}}, Current: 2, HasDraft: true}},
 		"repos": {
 			reposPage{Page: base, NoRunner: true}, reposPage{Page: moving, Repos: []RepoRow{{ID: "1", Name: hostile}, {ID: "2", Name: "b", Version: 2, Draft: 3, Running: 1, Asleep: 1, Failed: 1}, {ID: "3", Name: "c", Testing: true}}},
 			reposPage{Page: base, AnyOnline: true},
@@ -77,7 +123,10 @@ func everyPage(now time.Time) map[string][]any {
 		"tests": {}, "environment": {
 			environmentPage{Page: inRepo("environment"), Form: Form{Values: formOf(envspec.Default())}},
 			environmentPage{Page: moving, Form: wrong, Base: 3, Draft: draft, Current: &version, Changes: nil, Start: starts[1], Apply: wrong},
-			environmentPage{Page: moving, Form: wrong, Base: 4, Draft: draft, Theirs: []TheirField{{"Image", hostile, false}, {"Start script", "", true}}, Start: starts[2]},
+			environmentPage{Page: moving, Form: wrong, Base: 4, Was: formOf(spec), Draft: draft, Conflict: true, Conflicts: conflicts, Taken: []TakenField{{"CPU", hostile}}, Start: starts[2], Variables: variables},
+			environmentPage{Page: moving, Form: wrong, Base: 4, Draft: draft, Conflict: true, Start: starts[2]},
+			environmentPage{Page: moving, Form: Form{Values: formOf(envspec.Spec{Folders: &own, Docker: true})}, Draft: draft, Current: &version, Changes: changes, Start: starts[2], Lacking: lacking},
+			environmentPage{Page: moving, Form: Form{Values: formOf(envspec.Spec{Folders: &none})}},
 		},
 		"delete": {
 			deletePage{Page: inRepo("sessions"), Session: session.Session{ID: "s"}, Runner: hostile, Counting: true},
@@ -131,16 +180,16 @@ func everyPage(now time.Time) map[string][]any {
 		sn := session.Session{ID: "0123456789abc", State: state, Unreachable: i%2 == 0, Version: 1, Branch: hostile, WorkBranch: hostile, DiskSize: 20 << 30, CreatedAt: now, CreatedBy: hostile}
 		sn.Detail.Notes = []string{hostile}
 		for j, f := range failures {
-			p := sessionPage{Page: moving, Session: sn, Meaning: meaning(sn, hostile), Runner: hostile, Next: j, Phases: steps, Failure: f, StartFailed: failures[len(failures)-1-j], Woke: "71 ms", Log: tails[j%2], Shell: hostile}
+			p := sessionPage{Page: moving, Session: sn, Meaning: meaning(sn, hostile), Runner: hostile, Next: j, Phases: steps, Failure: f, StartFailed: failures[len(failures)-1-j], Woke: "71 ms", Lacking: lacking[:j%2], Log: tails[j%2], Shell: hostile}
 			if p.Meaning == "" {
 				panic("no words for the state " + state)
 			}
 			pages["session"] = append(pages["session"], p)
 		}
 	}
-	pages["sessions"] = append(pages["sessions"], sessionsPage{Page: moving, Current: &version, Runners: runners, AnyFit: true, Sessions: rows})
+	pages["sessions"] = append(pages["sessions"], sessionsPage{Page: moving, Current: &version, Runners: runners, AnyFit: true, Sessions: rows, Lacking: lacking})
 	for _, before := range []int{0, 1} {
-		pages["version"] = append(pages["version"], versionPage{Page: moving, Version: version, Current: true, Before: before, Changes: changes, Runner: hostile, YAML: hostile},
+		pages["version"] = append(pages["version"], versionPage{Page: moving, Version: version, Current: true, Before: before, Changes: changes, Runner: hostile, YAML: hostile, Awake: 1, Moved: []variable.Moved{{Name: "A", Shared: hostile, At: now, By: hostile}}, Variables: variables, Lacking: lacking},
 			versionPage{Page: inRepo("versions"), Version: environment.Version{Number: 1, Spec: specs[1], AppliedAt: now}, Before: before})
 	}
 	return pages

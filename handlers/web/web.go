@@ -51,16 +51,20 @@ type Deps struct {
 
 // Web serves the pages.
 type Web struct {
-	d      Deps
-	pages  map[string]*template.Template
-	assets map[string]asset
-	router *mux.Router
+	d       Deps
+	pages   map[string]*template.Template
+	assets  map[string]asset
+	carrier carrier
+	router  *mux.Router
 }
 
 // New parses every template and wires the routes.
 func New(d Deps) (*Web, error) {
 	w := &Web{d: d}
 	var err error
+	if w.carrier, err = newCarrier(); err != nil {
+		return nil, err
+	}
 	if w.assets, err = loadAssets(); err != nil {
 		return nil, err
 	}
@@ -93,11 +97,33 @@ func (w *Web) routes() *mux.Router {
 	get("/runners", w.signedIn(w.runners))
 	post("/runners/registrations", w.signedIn(w.newRegistration))
 	post("/runners/{runner}/revoke", w.signedIn(w.revokeRunner))
+	get("/shared", w.signedIn(w.shared))
+	get("/add-shared", w.signedIn(w.addSharedPage))
+	post("/add-shared", w.signedIn(w.addShared))
+	get("/shared/{shared}", w.signedIn(w.sharedOne))
+	post("/shared/{shared}/value", w.signedIn(w.changeShared("value", setShared)))
+	post("/shared/{shared}/note", w.signedIn(w.changeShared("note", noteShared)))
+	post("/shared/{shared}/rename", w.signedIn(w.changeShared("rename", renameShared)))
+	post("/shared/{shared}/delete", w.signedIn(w.changeShared("delete", deleteShared)))
 
 	get("/repos/{repo}", w.granted(w.repo))
 	get("/repos/{repo}/environment", w.granted(w.environment))
 	post("/repos/{repo}/environment", w.granted(w.saveDraft))
 	post("/repos/{repo}/environment/apply", w.granted(w.apply))
+	get("/repos/{repo}/environment/discard", w.granted(w.discardPage))
+	post("/repos/{repo}/environment/discard", w.granted(w.discard))
+	get("/repos/{repo}/environment/add-variable", w.granted(w.addVariable))
+	post("/repos/{repo}/environment/add-variable", w.granted(w.saveNewVariable))
+	get("/repos/{repo}/environment/import", w.granted(w.importPage))
+	post("/repos/{repo}/environment/import", w.granted(w.previewImport))
+	post("/repos/{repo}/environment/import/add", w.granted(w.addImport))
+	get("/repos/{repo}/environment/variables/{variable}", w.granted(w.variable))
+	post("/repos/{repo}/environment/variables/{variable}", w.granted(w.saveOldVariable))
+	get("/repos/{repo}/environment/variables/{variable}/delete", w.granted(w.deleteVariablePage))
+	post("/repos/{repo}/environment/variables/{variable}/delete", w.granted(w.deleteVariable))
+	get("/repos/{repo}/environment/variables/{variable}/value", w.granted(w.valuePage))
+	post("/repos/{repo}/environment/variables/{variable}/value", w.granted(w.enterValue))
+	get("/repos/{repo}/diff", w.granted(w.diff))
 	get("/repos/{repo}/tests", w.granted(w.tests))
 	post("/repos/{repo}/tests", w.granted(w.startTest))
 	get("/repos/{repo}/tests/{test}", w.granted(w.test))
@@ -106,6 +132,8 @@ func (w *Web) routes() *mux.Router {
 	get("/repos/{repo}/tests/{test}/log", w.granted(w.testLog))
 	get("/repos/{repo}/versions", w.granted(w.versions))
 	get("/repos/{repo}/versions/{number:[0-9]+}", w.granted(w.version))
+	get("/repos/{repo}/versions/{number:[0-9]+}/restore", w.granted(w.restorePage))
+	post("/repos/{repo}/versions/{number:[0-9]+}/restore", w.granted(w.restore))
 	get("/repos/{repo}/sessions", w.granted(w.sessions))
 	post("/repos/{repo}/sessions", w.granted(w.startSession))
 	get("/repos/{repo}/sessions/{session}", w.granted(w.session))
