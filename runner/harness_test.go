@@ -44,7 +44,8 @@ type world struct {
 	data     string
 	cfg      Config
 	registry string
-	down     atomic.Bool // the Hub doesn't answer
+	down     atomic.Bool  // the Hub doesn't answer
+	asked    atomic.Int32 // how often the Runner has asked for values
 
 	runner  *Runner // in this process
 	stop    func()
@@ -58,13 +59,11 @@ type owner struct {
 	reports  map[string][]fleet.Report
 	values   []*wire.Value // of every assignment
 	refused  string
-	asked    map[string]int // how often for values, by assignment
 }
 
-func (o *owner) Values(_ context.Context, _ *store.Tx, a fleet.Assignment) ([]*wire.Value, string, error) {
+func (o *owner) Values(_ context.Context, _ *store.Tx, _ fleet.Assignment) ([]*wire.Value, string, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.asked[a.ID]++
 	if o.refused != "" {
 		return nil, o.refused, nil
 	}
@@ -96,7 +95,7 @@ func (o *owner) Lost(context.Context, *store.Tx, fleet.Assignment) error { retur
 // newWorld makes everything but the Runner itself.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, db: storetest.New(t), owner: &owner{payloads: map[string]any{}, reports: map[string][]fleet.Report{}, asked: map[string]int{}}}
+	w := &world{t: t, db: storetest.New(t), owner: &owner{payloads: map[string]any{}, reports: map[string][]fleet.Report{}}}
 	w.fleet = fleet.New(w.db, fleet.Options{Log: zerolog.Nop()})
 	w.fleet.Own(wire.KindTestBuild, w.owner)
 	w.fleet.Own(wire.KindSession, w.owner)
@@ -110,6 +109,9 @@ func newWorld(t *testing.T) *world {
 		if w.down.Load() {
 			http.Error(rw, "down", http.StatusBadGateway)
 			return
+		}
+		if strings.HasSuffix(r.URL.Path, "/Values") {
+			w.asked.Add(1)
 		}
 		api.ServeHTTP(rw, r)
 	}))

@@ -45,12 +45,6 @@ func sum(b []byte) string {
 	return hex.EncodeToString(s[:])
 }
 
-func (o *owner) askedFor(id string) int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.asked[id]
-}
-
 const pemValue = "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEEIB1n0tAReALk3yJustA7estF0rClaudeHubXoAoGCCqGSM49\nAwEHoUQDQgAE\n-----END EC PRIVATE KEY-----\n"
 
 func TestValuesArriveByteForByteAndOnlyWhereTheyBelong(t *testing.T) {
@@ -90,7 +84,7 @@ func TestValuesArriveByteForByteAndOnlyWhereTheyBelong(t *testing.T) {
 			t.Errorf("%s arrived %d times as it is, want %d:\n%s", v.Name, got, times, log)
 		}
 	}
-	if n := w.owner.askedFor(id); n != 1 {
+	if n := w.asked.Load(); n != 1 {
 		t.Errorf("the Hub was asked for values %d times in one attempt", n)
 	}
 	img, err := w.runner.images.Get(d.ImageDigest)
@@ -203,8 +197,8 @@ func TestWhatTheHubRefusesFailsWithItsSentenceAndIsNotAskedAgain(t *testing.T) {
 	if d.Failure.Message != sentence || d.Failure.Code != build.CodeValues || d.Workspace {
 		t.Errorf("%+v", d.Failure)
 	}
-	if a, b := w.owner.askedFor(id), w.owner.askedFor(session); a != 1 || b != 1 {
-		t.Errorf("asked %d and %d times", a, b)
+	if n := w.asked.Load(); n != 2 {
+		t.Errorf("asked %d times in a Test build and a start", n)
 	}
 	w.owner.give("", v)
 	w.change(session, fleet.Run)
@@ -233,7 +227,7 @@ func TestAWakeBringsTheValuesOfNowAndTheOldOnesStayHidden(t *testing.T) {
 	if got := w.sh(id, `[ "$API_KEY" = the-"new"-value-of-it ] && echo new; cat seen`); got != "new\n***" {
 		t.Errorf("after the wake: %q", got)
 	}
-	if n := w.owner.askedFor(id); n != 2 {
+	if n := w.asked.Load(); n != 2 {
 		t.Errorf("asked %d times in a start and a wake", n)
 	}
 	w.untilLog(id, "*** ***\n==> start script: done\n==> going to sleep\n==> asleep\n==> boot")
@@ -454,8 +448,8 @@ func TestARunnerKilledInABootstrapAsksForTheValuesAgainAndHidesThem(t *testing.T
 	if state != wire.StatePassed || strings.Contains(log, "npm-token") || !strings.Contains(log, "10 <***>\n") || !strings.Contains(log, "start <***>\n") {
 		t.Errorf("%s: %+v\n%s", state, d.Failure, log)
 	}
-	if strings.Count(log, "==> bootstrap: as root") != 1 || w.owner.askedFor(id) != 2 {
-		t.Errorf("asked %d times:\n%s", w.owner.askedFor(id), log)
+	if strings.Count(log, "==> bootstrap: as root") != 1 || w.asked.Load() != 2 {
+		t.Errorf("asked %d times:\n%s", w.asked.Load(), log)
 	}
 }
 
