@@ -65,6 +65,7 @@ func (rec record) redacted(text func(string) string) record {
 		return &c
 	}
 	rec.Failure, rec.Session.StartFailed = failure(rec.Failure), failure(rec.Session.StartFailed)
+	rec.Marks.Failed, rec.Session.Build.Failed = failure(rec.Marks.Failed), failure(rec.Session.Build.Failed)
 	rec.Phases, rec.Notes = slices.Clone(rec.Phases), slices.Clone(rec.Notes)
 	for i := range rec.Phases {
 		rec.Phases[i].Note = text(rec.Phases[i].Note)

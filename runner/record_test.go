@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/claude-hub/claude-hub/runner/build"
 	"github.com/claude-hub/claude-hub/runner/redact"
 	"github.com/claude-hub/claude-hub/runner/session"
 	"github.com/claude-hub/claude-hub/runner/wire"
@@ -21,13 +22,13 @@ func TestARecordIsWrittenWithoutTheValuesThatMessagesRepeat(t *testing.T) {
 		return &wire.Failure{Code: "exit", Message: "no " + value, LastLines: value + "\n"}
 	}
 	rec := record{ID: "a", Failure: failure(), Notes: []string{value, "a note"}, Phases: []wire.Phase{{Name: "start", Note: value}},
-		Session: session.State{StartFailed: failure()}}
+		Session: session.State{StartFailed: failure(), Build: build.Marks{Failed: failure()}}, Marks: build.Marks{Failed: failure()}}
 	text := func(s string) string { return set.Text(s).String() }
 	b, err := json.Marshal(rec.redacted(text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(string(b), value) || strings.Count(string(b), redact.Mask) != 6 || !strings.Contains(string(b), "a note") {
+	if strings.Contains(string(b), value) || strings.Count(string(b), redact.Mask) != 10 || !strings.Contains(string(b), "a note") {
 		t.Errorf("written: %s", b)
 	}
 	if rec.Failure.Message != "no "+value || rec.Notes[0] != value {
