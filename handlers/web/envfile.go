@@ -100,6 +100,9 @@ func (w *Web) previewImport(rw http.ResponseWriter, r *http.Request, g access.Gr
 	status := http.StatusOK
 	if len(p.Rows) == 0 {
 		status = http.StatusUnprocessableEntity
+		if len(p.Problems) == 0 {
+			p.Form.General = "There is no NAME=value in it."
+		}
 	}
 	return w.render(rw, r, status, "import", p)
 }
