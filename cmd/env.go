@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,11 +19,12 @@ const environmentFile = ".claude-hub/environment.yml"
 
 func envCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "env", Short: "A Repo's Environment: validate, save, test, apply",
+		Use: "env", Short: "A Repo's Environment: validate, save, test, apply, and its Variables",
 		Long:    "A Repo's one Environment: the recipe its Sandboxes are built from.",
 		Example: "  claude-hub env validate\n  claude-hub env test --repo acme/rocket --runner local -f .claude-hub/environment.yml\n  claude-hub env apply --repo acme/rocket -m \"node 22\"",
 	}
-	c.AddCommand(envValidateCommand(), envSchemaCommand(), envFmtCommand(), envImportCommand(), envShowCommand(), envSaveCommand(), envTestCommand(), envApplyCommand(), envVersionsCommand())
+	c.AddCommand(envValidateCommand(), envSchemaCommand(), envFmtCommand(), envImportCommand(), envShowCommand(), envSaveCommand(),
+		envDiffCommand(), envTestCommand(), envApplyCommand(), envDiscardCommand(), envRestoreCommand(), envVersionsCommand(), envVariableCommand())
 	return c
 }
 
@@ -60,24 +62,30 @@ func onRepo(c *cobra.Command, name string, f func(hub *client.Client, repo schem
 
 func envShowCommand() *cobra.Command {
 	var repoName, output string
+	var yaml bool
 	c := &cobra.Command{
 		Use: "show", Short: "Show the draft, the applied version, and what applying would change", Args: cobra.NoArgs,
-		Example: "  claude-hub env show --repo acme/rocket",
+		Long: `Show a Repo's Environment as it stands: the applied version with the Sessions on it, the draft, what applying it would
+change and mean, and Variables without a value. With --yaml only the draft as a document goes to stdout.`,
+		Example: "  claude-hub env show --repo acme/rocket\n  claude-hub env show --repo acme/rocket --yaml > .claude-hub/environment.yml",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return onRepo(c, repoName, func(hub *client.Client, repo schema.Repo) error {
 				env, err := hub.Environment(c.Context(), repo.ID)
-				if err != nil {
+				switch {
+				case err != nil:
+					return err
+				case output == "json":
+					return printJSON(c, env)
+				case yaml && env.Draft == nil:
+					return noDraft(repo)
+				case yaml:
+					_, err = fmt.Fprint(c.OutOrStdout(), env.Draft.YAML)
 					return err
 				}
-				if output == "json" {
-					return printJSON(c, env)
+				if err := showVersion(c, hub, repo, env.Current); err != nil {
+					return err
 				}
 				out := c.OutOrStdout()
-				if env.Current == nil {
-					fmt.Fprintf(out, "%s has no applied version yet\n", repo.Name)
-				} else {
-					fmt.Fprintf(out, "version %d, applied by %s on %s, image %s\n", env.Current.Number, env.Current.AppliedBy, env.Current.AppliedAt.Format(time.DateTime), env.Current.ImageDigest)
-				}
 				if env.Draft == nil {
 					fmt.Fprintln(out, "no draft")
 					return nil
@@ -87,74 +95,141 @@ func envShowCommand() *cobra.Command {
 					fmt.Fprintf(out, "  %s: %s\n", change.Field, change.Sentence)
 				}
 				fmt.Fprintf(out, "%s\n\n%s", env.Verdict.Reason, env.Draft.YAML)
-				return nil
+				return sayMissing(c, hub, repo)
 			})
 		},
 	}
 	repoFlag(c, &repoName)
+	c.Flags().BoolVar(&yaml, "yaml", false, "only the draft, as a document")
 	outputFlag(c, &output)
 	return c
 }
 
-// saveFile stores a document as the draft over whatever revision is there, and returns it.
-func saveFile(c *cobra.Command, hub *client.Client, repo schema.Repo, file string) (schema.Draft, error) {
-	name, b, err := readDocument(c, []string{file})
-	if err != nil {
-		return schema.Draft{}, err
+func noDraft(repo schema.Repo) error {
+	return fmt.Errorf("%s has no draft yet. Save one: claude-hub env save --repo %s -f %s", repo.Name, repo.Name, environmentFile)
+}
+
+// showVersion prints the applied version, which Sessions are on it or on others, and what it doesn't know of yet.
+func showVersion(c *cobra.Command, hub *client.Client, repo schema.Repo, v *schema.Version) error {
+	out := c.OutOrStdout()
+	if v == nil {
+		fmt.Fprintf(out, "%s has no applied version yet\n", repo.Name)
+		return nil
 	}
-	env, err := hub.Environment(c.Context(), repo.ID)
+	fmt.Fprintf(out, "version %d, applied by %s on %s, image %s\n", v.Number, v.AppliedBy, v.AppliedAt.Format(time.DateTime), v.ImageDigest)
+	sessions, err := hub.OnVersions(c.Context(), repo.ID)
 	if err != nil {
-		return schema.Draft{}, err
+		return err
 	}
-	base := int64(0)
-	if env.Draft != nil {
-		base = env.Draft.Revision
+	for _, on := range sessions {
+		fmt.Fprintf(out, "  Sessions on version %d: %d awake, %d asleep\n", on.Version, on.Awake, on.Asleep)
+	}
+	moved, err := hub.SharedChanges(c.Context(), repo.ID, v.Number)
+	if err != nil {
+		return err
+	}
+	for _, m := range moved {
+		fmt.Fprintf(out, "  %s set the Shared variable %s (%s here) on %s, after the version was tested: each Runner makes a new build with it the next time a Session boots\n",
+			m.By, m.Shared, m.Name, m.At.Format(time.DateTime))
+	}
+	return nil
+}
+
+// saving is how a document becomes the draft.
+type saving struct {
+	file   string
+	base   int64
+	values []string // NAME=FILE
+}
+
+func (s *saving) flags(c *cobra.Command) {
+	baseFlag(c, &s.base)
+	c.Flags().StringArrayVar(&s.values, "value-file", nil, "NAME=FILE: the new value of a Sensitive Variable, byte for byte; - as FILE for stdin")
+}
+
+// save stores the document as the draft, and returns it. command is what saves it over what somebody else saved.
+func (s *saving) save(c *cobra.Command, hub *client.Client, repo schema.Repo, command string) (schema.Draft, error) {
+	var none schema.Draft
+	name, b, err := readDocument(c, []string{s.file})
+	if err != nil {
+		return none, err
+	}
+	given, err := valueFiles(c, s.values)
+	if err != nil {
+		return none, err
 	}
 	files, done, err := repositoryFiles(name)
 	if err != nil {
-		return schema.Draft{}, err
+		return none, err
 	}
 	defer done()
-	var draft schema.Draft
 	spec, problems := envspec.Check(name, b, files)
-	switch named := spec.BootstrapFile != "" || spec.StartFile != ""; {
-	case named && problems.Failed():
+	fromFiles := spec.BootstrapFile != "" || spec.StartFile != "" // which the Hub can't read, so what is right is said here
+	if fromFiles && problems.Failed() {
 		fmt.Fprintln(c.ErrOrStderr(), problems)
-		return draft, exitError{exitFailed}
-	case named: // the Hub can't read this host's files
-		draft, err = hub.SaveDraft(c.Context(), repo.ID, base, spec)
-	default:
-		draft, err = hub.SaveDraftYAML(c.Context(), repo.ID, base, name, string(b))
+		return none, exitError{exitFailed}
 	}
+	mine := &spec
+	if problems.Failed() {
+		mine = nil
+	}
+	env, err := hub.Environment(c.Context(), repo.ID)
 	if err != nil {
-		return draft, describe(c, name, err)
+		return none, err
 	}
-	return draft, nil
+	over := fmt.Sprintf("claude-hub env %s --repo %s -f %s", command, repo.Name, s.file)
+	base, err := baseOf(c, hub, env, s.base)
+	if err != nil {
+		return none, sayConflict(c, repo, err, mine, over)
+	}
+	in := schema.SaveDraft{Base: base, Values: map[string]schema.Value{}}
+	for name, value := range given {
+		in.Values[name] = schema.ValueOf(value)
+	}
+	if fromFiles {
+		in.Spec = &spec
+	} else {
+		text := string(b)
+		in.Name, in.YAML = name, &text
+	}
+	draft, err := hub.Save(c.Context(), repo.ID, in)
+	if err != nil {
+		return draft, describe(c, name, sayConflict(c, repo, err, mine, over))
+	}
+	return draft, sayMissing(c, hub, repo)
 }
 
-// currentDraft saves file if one is named, and returns the Repo's draft.
-func currentDraft(c *cobra.Command, hub *client.Client, repo schema.Repo, file string) (schema.Draft, error) {
-	if file != "" {
-		return saveFile(c, hub, repo, file)
+// currentDraft saves the document if one is named, and returns the Repo's draft.
+func (s *saving) currentDraft(c *cobra.Command, hub *client.Client, repo schema.Repo, command string) (schema.Draft, error) {
+	if s.file != "" {
+		return s.save(c, hub, repo, command)
+	}
+	if len(s.values) > 0 || c.Flags().Changed("base") {
+		return schema.Draft{}, usageError{errors.New("--value-file and --base go with a document that is saved: -f FILE")}
 	}
 	env, err := hub.Environment(c.Context(), repo.ID)
 	if err != nil {
 		return schema.Draft{}, err
 	}
 	if env.Draft == nil {
-		return schema.Draft{}, fmt.Errorf("%s has no draft yet. Save one: claude-hub env save --repo %s -f %s", repo.Name, repo.Name, environmentFile)
+		return schema.Draft{}, noDraft(repo)
 	}
 	return *env.Draft, nil
 }
 
 func envSaveCommand() *cobra.Command {
-	var repoName, file, output string
+	var repoName, output string
+	var from saving
 	c := &cobra.Command{
 		Use: "save", Short: "Save a document as the Repo's draft", Args: cobra.NoArgs,
-		Example: "  claude-hub env save --repo acme/rocket -f .claude-hub/environment.yml",
+		Long: `Save a document as the Repo's draft. Scripts that it names as files are read from the repository that it stands in. Sensitive
+Variables keep the values they have; those without one are named, and get one by --value-file or env variable set.
+
+The draft is everyone's. What somebody else saved in it and nobody applied yet is not saved over, unless --base names its revision.`,
+		Example: "  claude-hub env save --repo acme/rocket -f .claude-hub/environment.yml\n  claude-hub env save --repo acme/rocket --value-file NPM_TOKEN=token.txt",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return onRepo(c, repoName, func(hub *client.Client, repo schema.Repo) error {
-				draft, err := saveFile(c, hub, repo, file)
+				draft, err := from.save(c, hub, repo, "save")
 				if err != nil {
 					return err
 				}
@@ -167,22 +242,24 @@ func envSaveCommand() *cobra.Command {
 		},
 	}
 	repoFlag(c, &repoName)
-	c.Flags().StringVarP(&file, "file", "f", environmentFile, "the document, - for stdin")
+	c.Flags().StringVarP(&from.file, "file", "f", environmentFile, "the document, - for stdin")
+	from.flags(c)
 	outputFlag(c, &output)
 	return c
 }
 
 func envTestCommand() *cobra.Command {
-	var repoName, file, runner, output string
+	var repoName, runner, output string
+	var from saving
 	var detach bool
 	c := &cobra.Command{
 		Use: "test", Short: "Test-build the draft on a Runner and follow its log", Args: cobra.NoArgs,
 		Long: `Test-build exactly the Repo's draft on a Runner: image, bootstrap, snapshot, a fresh clone, start script. With -f the
-document is saved as the draft first. The log goes to stdout, phases to stderr. Ctrl-C cancels the Test build.`,
+document is saved as the draft first, as env save does. The log goes to stdout, phases to stderr. Ctrl-C cancels the Test build.`,
 		Example: "  claude-hub env test --repo acme/rocket --runner local\n  claude-hub env test --repo acme/rocket --runner local -f .claude-hub/environment.yml -o json",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return onRepo(c, repoName, func(hub *client.Client, repo schema.Repo) error {
-				draft, err := currentDraft(c, hub, repo, file)
+				draft, err := from.currentDraft(c, hub, repo, "test")
 				if err != nil {
 					return err
 				}
@@ -193,7 +270,7 @@ document is saved as the draft first. The log goes to stdout, phases to stderr. 
 				}
 				test, err := hub.StartTest(c.Context(), repo.ID, draft.Revision, runner)
 				if err != nil {
-					return err
+					return sayConflict(c, repo, err, nil, "")
 				}
 				if !detach {
 					if test, err = followTest(c, hub, repo, test, output != "json"); err != nil {
@@ -215,7 +292,8 @@ document is saved as the draft first. The log goes to stdout, phases to stderr. 
 		},
 	}
 	repoFlag(c, &repoName)
-	c.Flags().StringVarP(&file, "file", "f", "", "save this document as the draft first, - for stdin")
+	c.Flags().StringVarP(&from.file, "file", "f", "", "save this document as the draft first, - for stdin")
+	from.flags(c)
 	c.Flags().StringVar(&runner, "runner", "", "Runner, by name or id; needed when there is more than one")
 	c.Flags().BoolVar(&detach, "detach", false, "don't wait for the end")
 	outputFlag(c, &output)
@@ -293,19 +371,21 @@ func sayTest(c *cobra.Command, t schema.TestBuild) {
 
 func envApplyCommand() *cobra.Command {
 	var repoName, message, output string
+	var from saving
 	c := &cobra.Command{
 		Use: "apply", Short: "Apply the draft as a new version", Args: cobra.NoArgs,
-		Long:    "Apply the Repo's draft as a new version. A draft that changes what is built needs a passing Test build of exactly what it says.",
-		Example: "  claude-hub env apply --repo acme/rocket -m \"node 22\"",
+		Long: `Apply the Repo's draft as a new version. A draft that changes what is built needs a passing Test build of exactly what it
+says, and each of its Variables a value. With -f the document is saved as the draft first, as env save does.`,
+		Example: "  claude-hub env apply --repo acme/rocket -m \"node 22\"\n  claude-hub env apply --repo acme/rocket -f .claude-hub/environment.yml",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return onRepo(c, repoName, func(hub *client.Client, repo schema.Repo) error {
-				draft, err := currentDraft(c, hub, repo, "")
+				draft, err := from.currentDraft(c, hub, repo, "apply")
 				if err != nil {
 					return err
 				}
 				version, err := hub.Apply(c.Context(), repo.ID, draft.Revision, message)
 				if err != nil {
-					return err
+					return sayConflict(c, repo, err, nil, "")
 				}
 				if output == "json" {
 					return printJSON(c, version)
@@ -316,6 +396,8 @@ func envApplyCommand() *cobra.Command {
 		},
 	}
 	repoFlag(c, &repoName)
+	c.Flags().StringVarP(&from.file, "file", "f", "", "save this document as the draft first, - for stdin")
+	from.flags(c)
 	c.Flags().StringVarP(&message, "message", "m", "", "what changes and why")
 	outputFlag(c, &output)
 	return c

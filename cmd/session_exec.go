@@ -22,7 +22,7 @@ func sessionExecCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "exec SESSION -- COMMAND [ARG…]", Short: "Run a command in a Session", Args: cobra.MinimumNArgs(2),
 		Long: `Run a command in a Session's Workspace, with its output here and its exit code as this command's: 128 + signal when a
-signal ended it, 125 when claude-hub itself failed. Signals are passed on.`,
+signal ended it, 127 when there is no such program, 126 when it can't be run, 125 when claude-hub itself failed. Signals are passed on.`,
 		Example: "  claude-hub session exec 1a2b3c4d -- make test\n  tar c . | claude-hub session exec -i 1a2b3c4d -- tar x\n  claude-hub session exec -t 1a2b3c4d -- top",
 		RunE: func(c *cobra.Command, args []string) error {
 			spec.Argv = args[1:]
@@ -70,7 +70,7 @@ func remote(c *cobra.Command, session string, spec wire.ChannelSpec, stdin bool)
 		return exitError{exitOwnFault}
 	case exit.Failed != "":
 		fmt.Fprintf(c.ErrOrStderr(), "claude-hub: %s\n", exit.Failed)
-		return exitError{exitOwnFault}
+		return exitError{exit.Code}
 	case exit.OOM:
 		fmt.Fprintln(c.ErrOrStderr(), "claude-hub: the Sandbox ran out of memory")
 	}

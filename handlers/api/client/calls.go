@@ -2,10 +2,12 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/envspec"
@@ -79,8 +81,34 @@ func (c *Client) SaveDraftYAML(ctx context.Context, repo, base int64, name, yaml
 
 // Save is SaveDraft with all there is to say. An older base is an *Error of code conflict, with the draft as it is.
 func (c *Client) Save(ctx context.Context, repo int64, in schema.SaveDraft) (d schema.Draft, err error) {
+	if err := carried(in); err != nil {
+		return d, err
+	}
 	_, err = c.do(ctx, call{method: http.MethodPut, path: repoPath(repo, "environment", "draft"), body: in}, &d)
 	return d, err
+}
+
+// carried refuses what JSON would carry as something else.
+func carried(in schema.SaveDraft) error {
+	refuse := func(field, format string, args ...any) error {
+		message := fmt.Sprintf(format, args...)
+		return &Error{Status: http.StatusUnprocessableEntity, Code: fault.Invalid, Message: message, Fields: map[string]string{field: message}}
+	}
+	if in.YAML != nil && !utf8.ValidString(*in.YAML) {
+		return refuse("", "The document is not UTF-8: save it as UTF-8.")
+	}
+	if in.Spec == nil {
+		return nil
+	}
+	for _, v := range in.Spec.Variables {
+		switch {
+		case !utf8.ValidString(v.Value):
+			return refuse("variables."+v.Name, "The value of %s is not UTF-8 text. Make it Sensitive: a Sensitive value may be any bytes.", v.Name)
+		case !utf8.ValidString(v.Note):
+			return refuse("variables."+v.Name, "The note of %s is not UTF-8 text.", v.Name)
+		}
+	}
+	return nil
 }
 
 // Apply makes a version of one revision of the draft.
