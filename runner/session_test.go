@@ -215,8 +215,11 @@ func TestExecAndShellGiveWhatTheProcessGives(t *testing.T) {
 	if r := w.exec(id, "sh", "-c", "kill -15 $$"); r.exit.Code != 143 || r.exit.Signal != "SIGTERM" {
 		t.Errorf("signal: %+v", r)
 	}
-	if r := w.exec(id, "nosuchtool"); r.exit.Code != 125 || !strings.Contains(r.exit.Failed, "nosuchtool") {
+	if r := w.exec(id, "nosuchtool"); r.exit.Code != 127 || !strings.Contains(r.exit.Failed, "nosuchtool") {
 		t.Errorf("not found: %+v", r)
+	}
+	if r := w.exec(id, "/etc/passwd"); r.exit.Code != 126 || !strings.Contains(r.exit.Failed, "/etc/passwd") {
+		t.Errorf("not executable: %+v", r)
 	}
 	c := w.open(id, wire.ChannelSpec{Argv: []string{"wc", "-c"}, Stdin: true})
 	data := []byte(strings.Repeat("x", 1<<20))
