@@ -133,3 +133,18 @@ func (h *town) values(g access.Grant, r *apptest.Runner) map[string]string {
 	}
 	return out
 }
+
+func (h *town) runnerID(name string) string {
+	h.t.Helper()
+	all, err := h.Fleet.Runners(h.t.Context())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, r := range all {
+		if r.Name == name {
+			return r.ID
+		}
+	}
+	h.t.Fatalf("there is no Runner %s", name)
+	return ""
+}
