@@ -39,7 +39,7 @@ kill: deps-test build ## kill -9 of Hub, Runner or both at random moments (ROUND
 
 RUNS ?= 20
 bench: deps-bench build ## the figures, as a table (BENCH=boot,wake JSON=file)
-	@go test -c -tags embed_agent -o bin/bench ./e2e/bench
+	@go test -c -o bin/bench ./e2e/bench
 	@CLAUDE_HUB_BINARY=$(CURDIR)/$(BINARY) bin/bench -runs $(RUNS) -only "$(BENCH)" -json "$(JSON)"
 
 generate: ## the protocol's Go code from its .proto (needs protoc)

@@ -5,7 +5,6 @@
 package bench
 
 import (
-	"debug/elf"
 	"errors"
 	"flag"
 	"fmt"
@@ -17,8 +16,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"github.com/claude-hub/claude-hub/e2e/world"
 )
 
 var (
@@ -45,6 +42,7 @@ var figures = []figure{
 	{[]string{"sandbox_rss", "sandbox_anonymous"}, true, sandboxMemory},
 	{[]string{"idle_rss"}, true, idleMemory},
 	{[]string{"log", "log_memory", "log_memory_hub", "log_memory_runner"}, false, logSQLite},
+	{[]string{"redact", "redact_replacer"}, true, redaction},
 	{[]string{"validate"}, true, validate},
 	{[]string{"seal"}, true, sealing},
 	{[]string{"hub_start"}, false, hubStartSQLite},
@@ -185,24 +183,6 @@ func (b *bench) inTurns(ours, peer func() float64) (a, p []float64) {
 		}
 	}
 	return a, p
-}
-
-// binary is the product as it is shipped: Sandboxes have it as their PID 1.
-func binary(t testing.TB) string {
-	t.Helper()
-	path, err := filepath.Abs(world.Binary(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := elf.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if f.Section(".interp") != nil {
-		t.Fatalf("%s is not a static binary, and PID 1 of a Sandbox must be one: build it with CGO_ENABLED=0", path)
-	}
-	return path
 }
 
 const runDirs = "/run/chb-"

@@ -13,9 +13,55 @@ import (
 	"github.com/claude-hub/claude-hub/app/seal"
 	"github.com/claude-hub/claude-hub/e2e/world"
 	"github.com/claude-hub/claude-hub/envspec"
+	"github.com/claude-hub/claude-hub/runner/redact"
+	"github.com/claude-hub/claude-hub/runner/redact/redacttest"
 	"github.com/claude-hub/claude-hub/store"
 	"github.com/claude-hub/claude-hub/store/storetest"
 )
+
+// redaction writes 4 MiB of output in pieces of 100 bytes through a redactor that knows 1,000 Variables in all their forms. The
+// peers look for the values only: one as Buildkite's agent does, one with strings.Replacer, which misses what is split.
+func redaction(t *testing.T, b *bench) {
+	values := redacttest.Values(1000)
+	log := redacttest.Log(4 << 20)
+	set := &redact.Set{}
+	pairs := make([]string, 0, 2*len(values))
+	for i, v := range values {
+		if err := set.Add(fmt.Sprint("V", i), []byte(v)); err != nil {
+			t.Fatal(err)
+		}
+		pairs = append(pairs, v, redacttest.Mask)
+	}
+	out := 0
+	w := set.Writer(func(text redact.Text) error { out += text.Len(); return nil })
+	rate := func(write func([]byte)) float64 {
+		began := time.Now()
+		for i := 0; i < len(log); i += 100 {
+			write(log[i:min(i+100, len(log))])
+		}
+		return float64(len(log)) / 1e6 / time.Since(began).Seconds()
+	}
+	ours := func() float64 {
+		return rate(func(p []byte) {
+			if _, err := w.Write(p); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	partial := redacttest.NewPartial(values)
+	replacer := strings.NewReplacer(pairs...)
+	var replaced []float64
+	peer := func() float64 {
+		replaced = append(replaced, rate(func(p []byte) { out += len(replacer.Replace(string(p))) }))
+		return rate(partial.Write)
+	}
+	a, p := b.inTurns(ours, peer)
+	record("redact", "MB/s", a, "partial matches, values only", p)
+	if b.peers {
+		replaced = replaced[b.warmUps:]
+	}
+	record("redact_replacer", "MB/s", a, "strings.Replacer, values only", replaced)
+}
 
 // validate reads and checks a document of 1 MiB with as much of everything as one may have.
 func validate(t *testing.T, b *bench) {

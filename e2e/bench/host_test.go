@@ -17,7 +17,6 @@ import (
 
 	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/runner/agent"
-	"github.com/claude-hub/claude-hub/runner/agent/embedded"
 	"github.com/claude-hub/claude-hub/runner/build"
 	"github.com/claude-hub/claude-hub/runner/image"
 	"github.com/claude-hub/claude-hub/runner/image/imagetest"
@@ -90,10 +89,7 @@ func newHost(all, t *testing.T) *host {
 	h := &host{t: t, image: imagetest.Debian(t), dir: folder(all, t)}
 	h.repo = repository(t, h.dir)
 	runDir := fmt.Sprintf("%s%d", runDirs, os.Getpid())
-	bin, err := embedded.File(filepath.Join(h.dir, "agent"))
-	if err != nil || bin == "" {
-		t.Fatalf("no agent is built into the benchmark (%v): build it with -tags embed_agent, as make bench does", err)
-	}
+	bin := smallAgent(t, h.dir)
 	e, err := oci.Open(oci.Config{Dir: filepath.Join(h.dir, "engine"), RunDir: runDir, Agent: []string{bin, "agent"}, LowWater: 64 << 20,
 		Pool: netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/16", 50+os.Getpid()%50)), Log: zerolog.Nop()})
 	if err != nil {
@@ -120,6 +116,18 @@ func newHost(all, t *testing.T) *host {
 		t.Fatal(err)
 	}
 	return h
+}
+
+// smallAgent builds what `make build` embeds: Sandboxes have it as their PID 1.
+func smallAgent(t *testing.T, dir string) string {
+	t.Helper()
+	path := filepath.Join(dir, "claude-hub-agent")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, "github.com/claude-hub/claude-hub/runner/agent/claude-hub-agent")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the agent: %v\n%s", err, out)
+	}
+	return path
 }
 
 // folder is a temporary one that the ids of Sandboxes can pass, which t.TempDir isn't.

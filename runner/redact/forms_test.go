@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/claude-hub/claude-hub/runner/redact/redacttest"
 )
 
 // hard holds what encoders treat differently.
@@ -230,10 +232,10 @@ func TestAValueTooShortToHideIsRefused(t *testing.T) {
 func TestOrdinaryOutputIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	var set Set
-	for i, v := range benchValues(1000) {
+	for i, v := range redacttest.Values(1000) {
 		addTo(t, &set, fmt.Sprint("V", i), v)
 	}
-	log := string(logLines(2 << 20))
+	log := string(redacttest.Log(2 << 20))
 	if got := set.Text(log).String(); got != log {
 		t.Error("something was masked in a log without values")
 	}
