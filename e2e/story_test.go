@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"crypto/sha256"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -11,12 +13,14 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"github.com/claude-hub/claude-hub/app/seal"
 	"github.com/claude-hub/claude-hub/e2e/world"
 	"github.com/claude-hub/claude-hub/handlers/api/schema"
 	"github.com/claude-hub/claude-hub/runner/image/imagetest"
@@ -31,7 +35,9 @@ func TestStory(t *testing.T) {
 		databases["postgres"] = storetest.PostgreSQL
 	}
 	for name, database := range databases {
-		t.Run(name, func(t *testing.T) { tell(t, world.New(t, world.Options{Database: database(t)})) })
+		t.Run(name, func(t *testing.T) {
+			tell(t, world.New(t, world.Options{Database: database(t), Hub: map[string]string{"encryption_keys": "[" + seal.NewKey() + "]"}}))
+		})
 	}
 }
 
@@ -158,14 +164,81 @@ func (s *story) theWorkspaceOutlivesSleepAndVersions(id, image string) {
 	s.OK("session", "wake", id)
 	s.wants(s.CLI("session", "exec", id, "--", "cat", "/workspace/mine", "/opt/by-hand"), 0, "mine\ninstalled\n", "")
 
-	two := s.document(image, "mkdir -p /opt; echo tool two > /opt/tool", "cat /opt/tool")
-	s.OK("env", "test", "--repo", s.Repo, "-f", two)
+	s.testsVariables(s.document(image, "mkdir -p /opt; echo tool two > /opt/tool; "+sums("/opt/sums")+`; echo "a token is $BUILT"`, "cat /opt/tool; "+sums("/tmp/sums")))
 	s.contains(s.OK("env", "apply", "--repo", s.Repo), "version 2")
 	s.wants(s.CLI("session", "exec", id, "--", "cat", "/opt/tool"), 0, "tool one", "")
 	s.OK("session", "sleep", id)
 	s.OK("session", "wake", id)
 	s.wants(s.CLI("session", "exec", id, "--", "cat", "/workspace/mine", "/opt/tool"), 0, "mine\ntool two\n", "")
+	s.valuesArrived(id)
 	s.wants(s.CLI("session", "exec", id, "--", "cat", "/opt/by-hand"), 1, "", "No such file")
+}
+
+// variables are those of the story's second version, by name: one of each sort, with what a shell or a pipe could change.
+var variables = map[string]string{
+	"PLAIN":  "eu-1 = #1 $HOME ${X} 'q' \"qq\" \\ é 👩‍👧\n",
+	"BUILT":  "-----BEGIN KEY-----\nMIIE+/=\n-----END KEY-----\n",
+	"HIDDEN": "{\"a\": \"$b # c\"}\n\n",
+	"LINKED": "shared = 'token' \\n\t!",
+}
+
+// names of variables, in the order of sums.
+var names = []string{"PLAIN", "BUILT", "HIDDEN", "LINKED"}
+
+// sums is a line of shell that writes the hash of each Variable, or that it isn't set.
+func sums(file string) string {
+	return `for n in ` + strings.Join(names, " ") + `; do eval "if [ -n \"\${$n+set}\" ]; then printf %s \"\$$n\" | sha256sum; else echo unset; fi"; done > ` + file
+}
+
+// summed is what sums writes where those unset are not set.
+func summed(unset ...string) string {
+	var b strings.Builder
+	for _, n := range names {
+		if slices.Contains(unset, n) {
+			b.WriteString("unset\n")
+		} else {
+			fmt.Fprintf(&b, "%x  -\n", sha256.Sum256([]byte(variables[n])))
+		}
+	}
+	return b.String()
+}
+
+// testsVariables test-builds a document with the story's Variables.
+func (s *story) testsVariables(document string) {
+	s.t.Helper()
+	s.wants(s.CLIWith(variables["LINKED"], "shared", "create", "HUB_WIDE", "--sensitive"), 0, "HUB_WIDE is made.", "")
+	s.wants(s.CLI("shared", "set", "HUB_WIDE=on-the-command-line"), 2, "", "every process of this host can read it")
+	more, err := json.Marshal(variables["PLAIN"]) // which is a string of YAML, too
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	text, err := os.ReadFile(document)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	text = append(text, "variables:\n  PLAIN: "+string(more)+"\n  BUILT: {sensitive: true, build: true}\n  HIDDEN: {sensitive: true}\n  LINKED: {link: HUB_WIDE}\n"...)
+	built, hidden := filepath.Join(s.Dir, "built"), filepath.Join(s.Dir, "hidden")
+	for path, b := range map[string][]byte{document: text, built: []byte(variables["BUILT"]), hidden: []byte(variables["HIDDEN"])} {
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	s.wants(s.CLI("env", "test", "--repo", s.Repo, "-f", document), 1, "", "This draft can't be tested: the Variables BUILT and HIDDEN have no value. Enter one for each first.")
+	log := s.OK("env", "test", "--repo", s.Repo, "-f", document, "--value-file", "BUILT="+built, "--value-file", "HIDDEN="+hidden)
+	s.contains(log, "a token is ")
+	if strings.Contains(log, "MIIE") {
+		s.t.Errorf("the log has a Sensitive value in it:\n%s", log)
+	}
+}
+
+// valuesArrived compares the hashes that bootstrap, start script and an exec made of the Variables.
+func (s *story) valuesArrived(id string) {
+	s.t.Helper()
+	exec := sums("/tmp/exec") + "; cat /opt/sums; echo; cat /tmp/sums; echo; cat /tmp/exec"
+	want := summed("HIDDEN", "LINKED") + "\n" + summed() + "\n" + summed()
+	if r := s.CLI("session", "exec", id, "--", "sh", "-c", exec); r.Stdout != want || r.Code != 0 {
+		s.t.Errorf("bootstrap, start script and exec got other Variables:\n%s\nwant:\n%s", r, want)
+	}
 }
 
 func (s *story) killedProcessesLoseNothing(id string) {
@@ -174,6 +247,7 @@ func (s *story) killedProcessesLoseNothing(id string) {
 	s.wants(s.CLI("session", "exec", id, "--", "sh", "-c", "kill -0 $(cat /tmp/pid) && cat /workspace/mine"), 0, "mine", "")
 	s.Runner.Kill()
 	s.StartRunner()
+	s.valuesArrived(id) // fetched anew: a Runner keeps them in memory only
 	s.wants(s.CLI("session", "exec", id, "--", "sh", "-c", "kill -0 $(cat /tmp/pid) && cat /workspace/mine"), 0, "mine", "")
 	s.Hub.Kill()
 	s.StartHub()
