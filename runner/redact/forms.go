@@ -165,6 +165,8 @@ func escapes(v string, add func(string)) {
 	add(ansiC(v, true))
 	add(traced(v, false))
 	add(traced(v, true))
+	add(ashTraced(v))
+	add(strings.Trim(ashQuoted(v), "'\""))
 
 	add(html.EscapeString(v))
 	add(strings.NewReplacer(`&`, "&amp;", `<`, "&lt;", `>`, "&gt;", `"`, "&quot;", `'`, "&#39;").Replace(v))
