@@ -50,6 +50,7 @@ func imageCommand() *cobra.Command {
 
 Credentials for registries come from the Docker config of the user (docker login); mirrors and plain-HTTP registries
 from runner.images in the config file.`,
+		Example: "  claude-hub image pull node:22-bookworm\n  claude-hub image ls",
 	}
 	c.AddCommand(imagePull(), imageList(), imageImport(), imageDebootstrap(), imageRemove())
 	return c
