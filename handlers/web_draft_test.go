@@ -81,8 +81,8 @@ func TestWhatIsPendingIsReviewedDiscardedAndRestored(t *testing.T) {
 	npm := environmentPath + "/variables/NPM"
 	b.change(npm, npm, url.Values{"value": {"another-token-0123"}}, nil)
 	b.see(environmentPath, "4 pending changes", `href="/repos/42/diff">Review`, "This applies without a Test build", "This needs a passing Test build")
-	p := b.see(repoPath+"/diff", "From version 1 to the draft", "what the Runner gives", "applies at once", "@@ -1,3 +1,3 @@", "1 line added, 1 line removed", `<tr class="removed">`, `<tr class="added">`, "echo 2",
-		"Value changes (hidden)", "Test build, and a new build on each Runner")
+	p := b.see(repoPath+"/diff", "From version 1 to the draft", "what the Runner gives", "Applies at once", "@@ -1,3 +1,3 @@", "1 line added, 1 line removed", `<tr class="removed">`, `<tr class="added">`, "echo 2",
+		"Value changes (hidden)", "A Test build, and a new build on each Runner")
 	for _, value := range []string{"eu-hidden-1", "us-hidden-1", "npm-token", "another-token"} {
 		if strings.Contains(p.body, value) {
 			t.Errorf("the comparison shows the value %s", value)
@@ -115,7 +115,7 @@ func TestWhatIsPendingIsReviewedDiscardedAndRestored(t *testing.T) {
 	b.see(to, "version 2")
 	b.see(repoPath+"/versions", "more CPU", "1 awake", "by ana, from the web", `href="/repos/42/versions/1/restore"`, `href="/repos/42/diff?from=1&amp;to=draft"`)
 	b.see(repoPath+"/versions/2", "1 awake", "Compare with version 1", "<code>NPM</code>", "digest")
-	b.see(repoPath+"/diff?from=1&to=2", "From version 1 to version 2", "applies at once")
+	b.see(repoPath+"/diff?from=1&to=2", "From version 1 to version 2", "Applies at once")
 	restore := repoPath + "/versions/1/restore"
 	b.see(restore, "Restore version 1 as the draft?", "The number of CPUs changes from 2 to what the Runner gives.")
 	b.see(b.change(restore, restore, nil, nil), "Saved as revision 8.", "1 pending change<")

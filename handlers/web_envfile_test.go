@@ -41,11 +41,11 @@ func TestAnEnvFileIsPreviewedAndThenAddedToTheDraft(t *testing.T) {
 	add, path := environmentPath+"/import/add", environmentPath+"/import"
 	b.see(path, "At most 1 MiB and 200 names")
 	p := b.upload(path, b.fill(b.see(path), path, url.Values{"text": {envFile}}), nil)
-	b.want(p, http.StatusOK, "Nothing is saved yet", "Add 4 to the draft", "These lines are left out", "Line 6: The name of a Variable begins with a letter or _, not with a digit.", "Line 7: This line has no =",
+	b.want(p, http.StatusOK, "Nothing is saved yet", "Add <span data-taken>4</span> to the draft", "These lines are left out", "Line 6: The name of a Variable begins with a letter or _, not with a digit.", "Line 7: This line has no =",
 		"Line 5: GREETING has ${…} or $(…) in it", "Comment dropped.", "eu-1", "8080", "so it can only be Plain", "nobody can see whether the value is the same", "it is a Link to the Shared variable WIDE now")
 	row := func(p page, name string) string {
 		t.Helper()
-		m := regexp.MustCompile(`(?s)<tr>\s*<td data-label="Line">(?:[^<]*)</td>\s*<td data-label="Name"><code>` + name + `</code>.*?</tr>`).FindString(p.body)
+		m := regexp.MustCompile(`(?s)<tr>\s*<td data-label="Line">(?:[^<]*)</td>\s*<td data-label="Name" class="name"><code>` + name + `</code>.*?</tr>`).FindString(p.body)
 		if m == "" {
 			t.Fatalf("no row of %s:\n%s", name, p.body)
 		}
@@ -113,7 +113,7 @@ func TestAnEnvFileMeetsWhatIsThere(t *testing.T) {
 	b.add("A", "plain", "1", nil)
 	b.add("B", "plain", "2", nil)
 	p := b.upload(path, nil, map[string]string{"text-file": "\ufeffA=one\r\nB=two\r\nC=three\r\n"})
-	b.want(p, http.StatusOK, "Replace all of them", "Add 3 to the draft")
+	b.want(p, http.StatusOK, "Replace all of them", "Add <span data-taken>3</span> to the draft")
 	if to := b.upload(add, b.fill(p, add, url.Values{"all": {"keep"}}), nil); to.status != http.StatusSeeOther {
 		t.Fatalf("%d\n%s", to.status, to.body)
 	}
@@ -140,6 +140,6 @@ func TestAnEnvFileMeetsWhatIsThere(t *testing.T) {
 		many.WriteString("N" + strconv.Itoa(i) + "=" + strings.Repeat("v", 2500) + "\n")
 	}
 	p = b.upload(path, nil, map[string]string{"text-file": many.String()})
-	b.want(p, http.StatusOK, "Add 200 to the draft")
+	b.want(p, http.StatusOK, "Add <span data-taken>200</span> to the draft")
 	b.want(b.upload(add, b.fill(p, add, nil), nil), http.StatusUnprocessableEntity, "at most 200")
 }

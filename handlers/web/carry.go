@@ -3,41 +3,57 @@ package web
 import (
 	"crypto/aes"
 	"crypto/cipher"
-	"crypto/rand"
+	"crypto/hkdf"
+	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"net/http"
+
+	"github.com/claude-hub/claude-hub/app/fault"
 )
 
-// carrier seals what one page hands to the next through the browser: a .env file between its preview and the choice. So no
-// value is stored before it is saved, and none of a Sensitive row comes back to the browser in the clear. What is sealed
-// opens in the process that sealed it, for the same person and Repo, and nowhere else: its key is made anew at each start.
-type carrier struct{ aead cipher.AEAD }
-
-func newCarrier() (carrier, error) {
-	key := make([]byte, 32)
-	_, _ = rand.Read(key) // never fails since Go 1.24
+// carried is for what one page hands to the next through the browser: a .env file between its preview and the choice. Sealed,
+// so that no value is stored before it is saved, and no page has a Sensitive one in the clear. The key comes of the cookie of
+// the browser that sent it: so it opens there on any Hub, also after a restart, and for nobody who has but the page.
+func (w *Web) carried(r *http.Request) (cipher.AEAD, error) {
+	c, err := r.Cookie(w.cookie())
+	if err != nil || c.Value == "" {
+		return nil, fault.New(fault.Unauthorized, "You are not signed in.")
+	}
+	key, err := hkdf.Key(sha256.New, []byte(c.Value), nil, "claude-hub: what a page carries", 32)
+	if err != nil {
+		return nil, fmt.Errorf("make the key of a form: %w", err)
+	}
 	block, err := aes.NewCipher(key)
 	if err != nil {
-		return carrier{}, fmt.Errorf("make the cipher for forms: %w", err)
+		return nil, fmt.Errorf("make the cipher of a form: %w", err)
 	}
 	aead, err := cipher.NewGCMWithRandomNonce(block)
 	if err != nil {
-		return carrier{}, fmt.Errorf("make the cipher for forms: %w", err)
+		return nil, fmt.Errorf("make the cipher of a form: %w", err)
 	}
-	return carrier{aead}, nil
+	return aead, nil
 }
 
-// wrap seals text for whom the page is for.
-func (c carrier) wrap(whom string, text []byte) string {
-	return base64.RawStdEncoding.EncodeToString(c.aead.Seal(nil, nil, text, []byte(whom)))
+// carry seals text for a purpose.
+func (w *Web) carry(r *http.Request, purpose string, text []byte) (string, error) {
+	aead, err := w.carried(r)
+	if err != nil {
+		return "", err
+	}
+	return base64.RawStdEncoding.EncodeToString(aead.Seal(nil, nil, text, []byte(purpose))), nil
 }
 
-// unwrap opens it again, or says that it can't.
-func (c carrier) unwrap(whom, sealed string) ([]byte, bool) {
+// uncarry opens it again; ok is false when it was not sealed for that purpose and browser.
+func (w *Web) uncarry(r *http.Request, purpose, sealed string) (text []byte, ok bool, err error) {
+	aead, err := w.carried(r)
+	if err != nil {
+		return nil, false, err
+	}
 	b, err := base64.RawStdEncoding.DecodeString(sealed)
 	if err != nil {
-		return nil, false
+		return nil, false, nil
 	}
-	text, err := c.aead.Open(nil, nil, b, []byte(whom))
-	return text, err == nil
+	text, err = aead.Open(nil, nil, b, []byte(purpose))
+	return text, err == nil, nil
 }

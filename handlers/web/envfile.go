@@ -107,10 +107,8 @@ func (w *Web) previewImport(rw http.ResponseWriter, r *http.Request, g access.Gr
 	return w.render(rw, r, status, "import", p)
 }
 
-// carriedFor is whom a file is sealed for.
-func carriedFor(r *http.Request, g access.Grant) string {
-	return "env " + person(r.Context()).ID() + " " + g.Repo().ID.String()
-}
+// carriedFor is what a file is sealed for.
+func carriedFor(g access.Grant) string { return "import into Repo " + g.Repo().ID.String() }
 
 // preview fills in the rows, with the choices that are proposed.
 func (w *Web) preview(r *http.Request, g access.Grant, p *importPage, text []byte) error {
@@ -138,14 +136,15 @@ func (w *Web) preview(r *http.Request, g access.Grant, p *importPage, text []byt
 		}
 		p.Rows = append(p.Rows, row)
 	}
-	p.Carried = w.carrier.wrap(carriedFor(r, g), text)
-	return nil
+	p.Carried, err = w.carry(r, carriedFor(g), text)
+	return err
 }
 
 // rowFor compares an entry with the draft. A Variable that is there keeps its kind.
 func rowFor(e dotenv.Entry, spec envspec.Spec) EnvRow {
 	row := EnvRow{Line: e.Line, Name: e.Name, Size: len(e.Value), Sensitive: e.Sensitive, Notes: e.Notes, Status: rowNew, Choice: rowTake}
 	v, exists := find(spec, e.Name)
+	hidden := e.Sensitive
 	switch {
 	case !exists && e.Sensitive && len(e.Value) < envspec.MinSensitive:
 		row.Choice = rowSkip
@@ -154,6 +153,7 @@ func rowFor(e dotenv.Entry, spec envspec.Spec) EnvRow {
 		}
 	case !exists:
 	case v.Link != "":
+		hidden = true
 		row.Status, row.Choice, row.Why = rowConflict, rowSkip, "it is a Link to the Shared variable "+v.Link+" now"
 	case v.Sensitive:
 		row.Sensitive, row.Build = true, v.Build
@@ -168,7 +168,7 @@ func rowFor(e dotenv.Entry, spec envspec.Spec) EnvRow {
 			row.Status, row.Choice = rowSame, rowSkip
 		}
 	}
-	if !row.Sensitive && !e.Sensitive {
+	if !row.Sensitive && !hidden {
 		row.Value = brief(e.Value)
 	}
 	return row
@@ -181,9 +181,12 @@ func (w *Web) addImport(rw http.ResponseWriter, r *http.Request, g access.Grant)
 		return err
 	}
 	p := w.importForm(r, g)
-	text, ok := w.carrier.unwrap(carriedFor(r, g), in.Get("carried"))
+	text, ok, err := w.uncarry(r, carriedFor(g), in.Get("carried"))
+	if err != nil {
+		return err
+	}
 	if !ok {
-		p.Form.General = "The file of this preview can't be read any more: claude-hub was started again meanwhile, or another person or Hub made the preview. Nothing was saved. Paste it again."
+		p.Form.General = "The file of this preview can't be read any more: you signed in anew meanwhile, or it is another browser's preview. Nothing was saved. Paste it again."
 		return w.render(rw, r, http.StatusConflict, "import", p)
 	}
 	base, err := in.number("base")

@@ -51,20 +51,16 @@ type Deps struct {
 
 // Web serves the pages.
 type Web struct {
-	d       Deps
-	pages   map[string]*template.Template
-	assets  map[string]asset
-	carrier carrier
-	router  *mux.Router
+	d      Deps
+	pages  map[string]*template.Template
+	assets map[string]asset
+	router *mux.Router
 }
 
 // New parses every template and wires the routes.
 func New(d Deps) (*Web, error) {
 	w := &Web{d: d}
 	var err error
-	if w.carrier, err = newCarrier(); err != nil {
-		return nil, err
-	}
 	if w.assets, err = loadAssets(); err != nil {
 		return nil, err
 	}

@@ -166,6 +166,23 @@
     open();
   }
 
+  // The preview of an import says how many it would add.
+
+  const preview = document.querySelector('form[data-import]');
+  if (preview) {
+    const taken = preview.querySelector('[data-taken]');
+    const count = () => {
+      const all = new FormData(preview).get('all');
+      taken.textContent = [...preview.querySelectorAll('select')].filter((choice) => {
+        if ('exists' in choice.dataset && all === 'overwrite') return true;
+        if ('exists' in choice.dataset && all === 'keep') return false;
+        return choice.value === 'take';
+      }).length;
+    };
+    preview.addEventListener('change', count);
+    count();
+  }
+
   // A draft that was typed and not saved isn't left by accident.
 
   const form = document.querySelector('form[data-unsaved]');
