@@ -92,7 +92,7 @@ change and mean, and Variables without a value. With --yaml only the draft as a 
 				}
 				fmt.Fprintf(out, "draft revision %d, saved by %s on %s\n", env.Draft.Revision, env.Draft.UpdatedBy, env.Draft.UpdatedAt.Format(time.DateTime))
 				for _, change := range env.Changes {
-					fmt.Fprintf(out, "  %s: %s\n", change.Field, change.Sentence)
+					fmt.Fprintf(out, "  %s: %s\n", change.Field, visible(change.Sentence))
 				}
 				fmt.Fprintf(out, "%s\n\n%s", env.Verdict.Reason, env.Draft.YAML)
 				return sayMissing(c, hub, repo)
@@ -178,6 +178,9 @@ func (s *saving) save(c *cobra.Command, hub *client.Client, repo schema.Repo, co
 		return none, err
 	}
 	over := fmt.Sprintf("claude-hub env %s --repo %s -f %s", command, repo.Name, s.file)
+	for _, v := range s.values {
+		over += " --value-file " + v
+	}
 	base, err := baseOf(c, hub, env, s.base)
 	if err != nil {
 		return none, sayConflict(c, repo, err, mine, over)

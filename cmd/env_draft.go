@@ -89,7 +89,7 @@ func indented(text string) string {
 	if text == "" {
 		return "  (no difference)\n"
 	}
-	return "  " + strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\n", "\n  ") + "\n"
+	return "  " + strings.ReplaceAll(strings.TrimSuffix(visible(text), "\n"), "\n", "\n  ") + "\n"
 }
 
 func envDiffCommand() *cobra.Command {
@@ -113,7 +113,7 @@ by line. FROM and TO are “draft”, a version's number, or “none” for no E
 					_, err = fmt.Fprintf(c.ErrOrStderr(), "%s and %s are the same\n", side(d.From), side(d.To))
 					return err
 				}
-				_, err = fmt.Fprint(c.OutOrStdout(), d.Text)
+				_, err = fmt.Fprint(c.OutOrStdout(), visible(d.Text))
 				return err
 			})
 		},

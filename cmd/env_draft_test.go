@@ -31,7 +31,7 @@ func TestWhatSomebodyElseSavedIsNotSavedOver(t *testing.T) {
 		}
 	}
 	h.refused(exitFailed, "bob saved this draft meanwhile: you edited revision 3, it is at 4 now.", "", "env", "save", "-f", mine, "--base", "3")
-	h.refused(exitFailed, "claude-hub env test --repo acme/rocket -f "+mine+" --base 4", "", "env", "test", "-f", mine, "--base", "3", "--runner", "r1")
+	h.refused(exitFailed, "claude-hub env test --repo acme/rocket -f "+mine+" --value-file NPM=- --base 4", "npm-token-2", "env", "test", "-f", mine, "--value-file", "NPM=-", "--base", "3", "--runner", "r1")
 	if d := h.draft(g); len(d.Variables) != 2 {
 		t.Errorf("something was saved over bob's: %+v", d)
 	}
@@ -73,18 +73,27 @@ func TestDraftsAreComparedRestoredAndDiscardedByTheCommandLine(t *testing.T) {
 		t.Errorf("as JSON:\n%s", got)
 	}
 
+	h.ok("", "env", "save", "-f", h.file("e.yml", "image: debian:12\nbootstrap: \"echo \\e]0;title\\a\\u202E👩‍👧\\n\"\nvariables: {REGION: {value: us-2, note: \"a\\nb\"}}\n"))
+	if got := h.ok("", "env", "diff").out; !strings.Contains(got, "+echo �]0;title��👩‍👧\n") {
+		t.Errorf("a script that a terminal would obey: %q", got)
+	}
+	if got := h.ok("", "env", "variable", "ls").out; !strings.Contains(got, "a b") {
+		t.Errorf("a note of two lines: %q", got)
+	}
+	h.ok("", "env", "save", "-f", h.file("e.yml", strings.NewReplacer("one", "two", "eu-1", "us-2").Replace(one)))
+
 	asked := h.refused(exitFailed, "nothing was discarded", "no\n", "env", "discard")
-	if !strings.Contains(asked.err, "Revision 2, saved by ana on ") || !strings.Contains(asked.err, "  -echo one\n  +echo two\n") {
+	if !strings.Contains(asked.err, "Revision 4, saved by ana on ") || !strings.Contains(asked.err, "  -echo one\n  +echo two\n") {
 		t.Errorf("what would be lost: %+v", asked)
 	}
-	h.refused(exitFailed, "it is at 2 now", "", "env", "discard", "--yes", "--base", "1")
-	if got := h.ok("yes\n", "env", "discard").out; got != "discarded; the draft, revision 3, says what version 1 says\n" {
+	h.refused(exitFailed, "it is at 4 now", "", "env", "discard", "--yes", "--base", "1")
+	if got := h.ok("yes\n", "env", "discard").out; got != "discarded; the draft, revision 5, says what version 1 says\n" {
 		t.Errorf("discarded: %s", got)
 	}
 	h.ok("", "env", "save", "-f", h.file("e.yml", strings.Replace(one, "one", "two", 1)))
 	h.values(g, r)
 	h.ok("", "env", "apply", "-m", "second")
-	if got := h.ok("", "env", "restore", "1").out; got != "version 1 is the draft now, revision 5\n" {
+	if got := h.ok("", "env", "restore", "1").out; got != "version 1 is the draft now, revision 7\n" {
 		t.Errorf("restored: %s", got)
 	}
 	if d := h.draft(g); d.Bootstrap != "echo one\n" || d.Variables[0].Value != "eu-1" {
@@ -92,8 +101,8 @@ func TestDraftsAreComparedRestoredAndDiscardedByTheCommandLine(t *testing.T) {
 	}
 	h.refused(exitFailed, "nothing was restored", "no\n", "env", "restore", "2")
 	h.as("bob")
-	h.refused(exitFailed, "ana saved revision 5 of this draft", "", "env", "restore", "2", "--yes")
-	h.ok("", "env", "restore", "2", "--yes", "--base", "5")
+	h.refused(exitFailed, "ana saved revision 7 of this draft", "", "env", "restore", "2", "--yes")
+	h.ok("", "env", "restore", "2", "--yes", "--base", "7")
 	h.refused(exitUsage, "the number of a version", "", "env", "restore", "two")
 	h.refused(exitFailed, "no version 9", "", "env", "restore", "9", "--yes")
 }

@@ -1,10 +1,10 @@
 package cmd
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -55,7 +55,7 @@ and of a Sensitive one whether it has any, since when and by whom, and a digest 
 				}
 				rows := make([][]string, 0, len(all))
 				for _, v := range all {
-					rows = append(rows, []string{v.Name, v.Kind, yesNo(v.AtBuild), shown(v), since(v.SetAt), v.SetBy, v.Note})
+					rows = append(rows, []string{v.Name, v.Kind, yesNo(v.AtBuild), shown(v), since(v.SetAt), v.SetBy, oneLine(v.Note)})
 				}
 				return printTable(c, "NAME|KIND|BUILD|VALUE|CHANGED|BY|NOTE", rows)
 			})
@@ -104,11 +104,10 @@ func short(value string) string {
 	if r := []rune(value); len(r) > most {
 		value = string(r[:most]) + "…"
 	}
-	quoted, _ := json.Marshal(value)
-	if string(quoted) == `"`+value+`"` && value != "" && strings.TrimSpace(value) == value {
-		return value
+	if value == "" || strings.TrimSpace(value) != value || strings.HasPrefix(value, `"`) || oneLine(value) != value {
+		return strconv.Quote(value)
 	}
-	return string(quoted)
+	return value
 }
 
 // Kinds of a Variable as an answer names them.

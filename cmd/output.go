@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 
 	"github.com/spf13/cobra"
 )
@@ -46,6 +47,22 @@ func printTable(c *cobra.Command, header string, rows [][]string) error {
 		fmt.Fprintln(w, strings.Join(r, "\t"))
 	}
 	return w.Flush()
+}
+
+// visible is a text that somebody else may have written, as a terminal shows it and does nothing else: of what isn't printed,
+// only line breaks and tabs stay.
+func visible(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || unicode.IsPrint(r) || r == '\u200d' || unicode.Is(unicode.Variation_Selector, r) { // the last two join emoji
+			return r
+		}
+		return unicode.ReplacementChar
+	}, text)
+}
+
+// oneLine is visible in a cell of a table.
+func oneLine(text string) string {
+	return strings.NewReplacer("\n", " ", "\t", " ").Replace(visible(text))
 }
 
 // printJSON writes v as the whole of stdout.

@@ -47,7 +47,7 @@ Repos that you have no access to are only counted.`,
 				if s.Sensitive {
 					v.Kind = kindSensitive
 				}
-				rows = append(rows, []string{s.Name, v.Kind, shown(v), since(s.SetAt), s.SetBy, linkedBy(s.Users), s.Note})
+				rows = append(rows, []string{s.Name, v.Kind, shown(v), since(s.SetAt), s.SetBy, linkedBy(s.Users), oneLine(s.Note)})
 			}
 			return printTable(c, "NAME|KIND|VALUE|CHANGED|BY|LINKED BY|NOTE", rows)
 		},

@@ -364,3 +364,35 @@ func TestWhatBelongsToOneRepoIsAbsentFromAnother(t *testing.T) {
 		t.Errorf("something was changed through another Repo: %d audited acts before, %d after", before, after)
 	}
 }
+
+func TestWhoUsesASharedVariableIsShownByNameToThoseWithAccessOnly(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, storetest.New(t), apptest.Options{})
+	ana := s.Grant("ana")
+	if _, err := s.Vault.CreateShared(t.Context(), ana.Who(), variable.NewShared{Name: "HUB_WIDE", Value: []byte("x")}); err != nil {
+		t.Fatal(err)
+	}
+	recipe := spec()
+	recipe.Variables = []envspec.Variable{{Name: "WIDE", Link: "HUB_WIDE", Build: true}}
+	if _, err := s.Environments.Save(t.Context(), ana, 0, recipe, nil); err != nil {
+		t.Fatal(err)
+	}
+	_, token := stranger(t, s)
+	for _, path := range []string{"/shared", "/shared/HUB_WIDE"} {
+		theirs := s.api(http.MethodGet, path, token, nil, nil)
+		if theirs.status != http.StatusOK || strings.Contains(theirs.body, "rocket") || !strings.Contains(theirs.body, `"hidden":1`) || !strings.Contains(theirs.body, "1 Repo that you have no access to") {
+			t.Errorf("%s for a stranger: %d %s", path, theirs.status, theirs.body)
+		}
+		if hers := s.api(http.MethodGet, path, s.token("ana"), nil, nil); !strings.Contains(hers.body, "acme/rocket") || !strings.Contains(hers.body, `"hidden":0`) {
+			t.Errorf("%s for ana: %d %s", path, hers.status, hers.body)
+		}
+	}
+	p := s.api(http.MethodPost, "/shared/HUB_WIDE/delete", token, map[string]any{"revision": 1}, nil)
+	if p.status != http.StatusConflict || strings.Contains(p.body, "rocket") || !strings.Contains(p.body, "that of 1 Repo that you have no access to") {
+		t.Errorf("a stranger deletes it: %d %s", p.status, p.body)
+	}
+	// Anyone signed in manages them.
+	if p := s.api(http.MethodPut, "/shared/HUB_WIDE/value", token, map[string]any{"revision": 1, "sensitive": false, "value": map[string]any{"text": "y"}}, nil); p.status != http.StatusOK {
+		t.Errorf("a stranger sets it: %d %s", p.status, p.body)
+	}
+}

@@ -38,6 +38,7 @@ type hub struct {
 	t      *testing.T
 	server *httptest.Server
 	faults *faults
+	log    *locked // all that the Hub's ways in log
 }
 
 // faults loses answers: the Hub has done what was asked, and the client doesn't hear of it.
@@ -64,16 +65,21 @@ func newHub(t *testing.T, db *store.DB, o apptest.Options) *hub {
 // serve puts a Hub behind HTTP.
 func serve(t *testing.T, db *store.DB, domain *apptest.Hub) *hub {
 	t.Helper()
-	h := &hub{Hub: domain, t: t, faults: &faults{}}
+	h := &hub{Hub: domain, t: t, faults: &faults{}, log: &locked{}}
 	h.server = httptest.NewUnstartedServer(nil)
 	url := "http://" + h.server.Listener.Addr().String()
 	handler, err := handlers.New(handlers.Deps{
 		DB: db, Gate: h.Hub.Gate, Environments: h.Hub.Environments, Sessions: h.Hub.Sessions, Fleet: h.Hub.Fleet, Vault: h.Hub.Vault, PublicURL: url, Version: "test",
-		Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel),
+		Log: zerolog.New(h.log).Level(zerolog.TraceLevel),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(h.log)
+		}
+	})
 	h.server.Config.Handler = handler
 	h.server.Start()
 	t.Cleanup(h.server.Close)

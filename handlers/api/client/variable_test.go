@@ -192,8 +192,15 @@ func TestSensitiveValuesGoInAndNeverComeOut(t *testing.T) {
 				}
 			}
 		}
-		if !strings.Contains(answers.all.String(), "eu-1") {
-			t.Error("the recorder recorded nothing")
+		for _, value := range []string{npm, sentry, wide, "sh0rt", "nobody", "1234512345"} {
+			for _, form := range forms(value) {
+				if strings.Contains(h.log.String(), form) {
+					t.Errorf("%q is in the log:\n%s", form, h.log)
+				}
+			}
+		}
+		if !strings.Contains(answers.all.String(), "eu-1") || strings.Count(h.log.String(), "environment/draft") < 10 {
+			t.Error("nothing was recorded")
 		}
 	})
 }
