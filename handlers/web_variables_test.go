@@ -437,7 +437,7 @@ func TestLostValuesAreNamedAndEnteredWithoutATestBuild(t *testing.T) {
 	t.Parallel()
 	s, r, asleep := lostSite(t)
 	b := s.as("ana")
-	for _, path := range []string{environmentPath, asleep, repoPath + "/sessions", repoPath + "/versions/1"} {
+	for _, path := range []string{repoPath, environmentPath, asleep, repoPath + "/sessions", repoPath + "/versions/1"} {
 		b.see(path, "Sessions don't start or wake", "<code>NPM</code>: its value was lost with an encryption key", `href="`+environmentPath+`/variables/NPM/value"`,
 			"<code>WIDE</code>: the value of the Shared variable HUB_WIDE was lost", `href="/shared/HUB_WIDE"`)
 	}
@@ -476,6 +476,7 @@ func TestARunnerTooOldForVariablesIsRefusedOnThePage(t *testing.T) {
 	s := newSite(t, storetest.New(t), apptest.Options{})
 	b, old := s.as("ana"), s.OldRunner("old", wire.Protocol-1)
 	b.add("REGION", "plain", "eu-1", nil)
+	b.see(environmentPath, `disabled>old (linux/amd64): runs claude-hub test, which is too old for an Environment with Variables`)
 	p := b.post(repoPath+"/tests", url.Values{"revision": {"1"}, "runner": {old.ID}})
 	b.want(p, http.StatusServiceUnavailable, "old runs claude-hub test, which is too old for an Environment with Variables: install claude-hub")
 }

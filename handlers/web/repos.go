@@ -111,6 +111,7 @@ type repoPage struct {
 	Verdict  environment.Verdict
 	Tests    []TestRow
 	Sessions []SessionRow
+	Lacking  []LackingValue // of the applied version
 }
 
 // Next is what to do first on a Repo that isn't ready for Sessions.
@@ -136,6 +137,9 @@ func (w *Web) repo(rw http.ResponseWriter, r *http.Request, g access.Grant) erro
 		return err
 	}
 	p.Current, p.Draft = env.Current, env.Draft
+	if p.Lacking, err = w.lacking(r.Context(), g, env.Current); err != nil {
+		return err
+	}
 	if p.Verdict, err = w.d.Environments.Check(r.Context(), g); err != nil {
 		return err
 	}
@@ -170,10 +174,15 @@ type RunnerOption struct {
 	Chosen             bool
 }
 
-func runnerOptions(all []fleet.Runner, chosen string) []RunnerOption {
+// runnerOptions are all Runners, with why those that can't run spec can't.
+func (w *Web) runnerOptions(all []fleet.Runner, chosen string, spec envspec.Spec) []RunnerOption {
 	options := make([]RunnerOption, 0, len(all))
 	for _, r := range all {
-		options = append(options, RunnerOption{ID: r.ID, Name: r.Name, Platform: r.Platform, Reason: unfit(r), Chosen: r.ID == chosen})
+		why := unfit(r)
+		if why == "" && len(spec.Variables) > 0 {
+			why = w.d.Fleet.CantTakeValues(r)
+		}
+		options = append(options, RunnerOption{ID: r.ID, Name: r.Name, Platform: r.Platform, Reason: why, Chosen: r.ID == chosen})
 	}
 	return options
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/handlers/request"
 	"github.com/claude-hub/claude-hub/runner/wire"
 )
@@ -88,7 +89,11 @@ func (w *Web) showSessions(rw http.ResponseWriter, r *http.Request, g access.Gra
 	if err != nil {
 		return err
 	}
-	p.Runners = runnerOptions(runners, form.Value("runner"))
+	var recipe envspec.Spec
+	if env.Current != nil {
+		recipe = env.Current.Spec
+	}
+	p.Runners = w.runnerOptions(runners, form.Value("runner"), recipe)
 	p.AnyFit = anyFit(p.Runners)
 	all, err := w.d.Sessions.List(r.Context(), g)
 	if err != nil {

@@ -117,7 +117,7 @@ func everyPage(now time.Time) map[string][]any {
 		},
 		"repo": {
 			repoPage{Page: inRepo("overview")}, repoPage{Page: moving, Draft: draft, Verdict: environment.Verdict{Reason: hostile}},
-			repoPage{Page: moving, Draft: draft, Verdict: environment.Verdict{OK: true, Reason: hostile}}, repoPage{Page: moving, Current: &version},
+			repoPage{Page: moving, Draft: draft, Verdict: environment.Verdict{OK: true, Reason: hostile}}, repoPage{Page: moving, Current: &version, Lacking: lacking},
 			repoPage{Page: moving, Current: &version, Draft: draft, Row: RepoRow{Draft: 3}, Tests: []TestRow{testRow("running")}, Sessions: []SessionRow{sessionRow("running")}},
 		},
 		"tests": {}, "environment": {

@@ -79,7 +79,7 @@ func (w *Web) testStart(ctx context.Context, nav *RepoNav, env environment.Envir
 	if err != nil {
 		return TestStart{}, err
 	}
-	s := TestStart{Repo: nav, Form: form, Runners: runnerOptions(runners, form.Value("runner")), HasDraft: env.Draft != nil}
+	s := TestStart{Repo: nav, Form: form, Runners: w.runnerOptions(runners, form.Value("runner"), draftSpec(env)), HasDraft: env.Draft != nil}
 	s.AnyFit = anyFit(s.Runners)
 	if env.Draft != nil {
 		s.Revision = env.Draft.Revision

@@ -187,9 +187,10 @@
 
   const form = document.querySelector('form[data-unsaved]');
   if (form) {
-    let dirty = false;
+    let dirty = form.dataset.unsaved === 'typed'; // shown again with what was typed
     form.addEventListener('input', () => { dirty = true; });
     form.addEventListener('submit', () => { dirty = false; });
+    for (const drop of document.querySelectorAll('[data-drop]')) drop.addEventListener('click', () => { dirty = false; });
     addEventListener('beforeunload', (e) => { if (dirty) e.preventDefault(); });
   }
 })();
