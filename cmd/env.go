@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -169,9 +170,16 @@ func (s *saving) save(c *cobra.Command, hub *client.Client, repo schema.Repo, co
 		fmt.Fprintln(c.ErrOrStderr(), problems)
 		return none, exitError{exitFailed}
 	}
-	mine := &spec
-	if problems.Failed() {
-		mine = nil
+	var mine *envspec.Spec
+	if !problems.Failed() {
+		shown := spec
+		shown.Variables = slices.Clone(spec.Variables)
+		for i, v := range shown.Variables {
+			if _, ok := given[v.Name]; ok {
+				shown.Variables[i].ValueID = "given" // no other one's, so that the difference is told
+			}
+		}
+		mine = &shown
 	}
 	env, err := hub.Environment(c.Context(), repo.ID)
 	if err != nil {

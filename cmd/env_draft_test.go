@@ -31,6 +31,7 @@ func TestWhatSomebodyElseSavedIsNotSavedOver(t *testing.T) {
 		}
 	}
 	h.refused(exitFailed, "bob saved this draft meanwhile: you edited revision 3, it is at 4 now.", "", "env", "save", "-f", mine, "--base", "3")
+	h.refused(exitFailed, "variables.NPM: value changes (hidden), note changes", "npm-token-2", "env", "save", "-f", mine, "--value-file", "NPM=-")
 	h.refused(exitFailed, "claude-hub env test --repo acme/rocket -f "+mine+" --value-file NPM=- --base 4", "npm-token-2", "env", "test", "-f", mine, "--value-file", "NPM=-", "--base", "3", "--runner", "r1")
 	if d := h.draft(g); len(d.Variables) != 2 {
 		t.Errorf("something was saved over bob's: %+v", d)

@@ -99,6 +99,7 @@ func TestVariablesHaveOneKindAndKeepItUnlessTold(t *testing.T) {
 	h.refused(exitUsage, "NEW is new: say --plain", "x", "env", "variable", "set", "NEW")
 	h.refused(exitUsage, "either --plain or --sensitive", "x", "env", "variable", "set", "NEW", "--plain", "--sensitive")
 	h.refused(exitUsage, "begins with a letter or _", "x", "env", "variable", "set", "1NEW", "--plain")
+	h.refused(exitFailed, "NEW", "x", "env", "variable", "set", "NEW", "--plain", "--build")
 	h.refused(exitFailed, "has no Variable ABSENT", "", "env", "variable", "set", "ABSENT", "--rename", "OTHER")
 	got := h.ok("npm-token-1", "env", "variable", "set", "TOKEN", "--sensitive", "--build", "--note", "for npm")
 	if !strings.Contains(got.out, "saved in revision 1 of the draft") || !strings.Contains(got.out, "TOKEN: is added (Sensitive, available at build)") {
