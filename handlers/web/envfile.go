@@ -2,7 +2,6 @@ package web
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -237,7 +236,7 @@ func (w *Web) addImport(rw http.ResponseWriter, r *http.Request, g access.Grant)
 	if err != nil {
 		return err
 	}
-	return seeOther(rw, r, environmentPath(g)+"?saved="+fmt.Sprint(draft.Revision)+"#variables")
+	return w.savedVariables(rw, r, g, draft)
 }
 
 // choose takes over what the form says of a row. all holds for those whose names are in the draft already.

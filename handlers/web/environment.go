@@ -32,7 +32,9 @@ type environmentPage struct {
 	// Warnings are about what is saved.
 	Warnings  []string
 	Variables []VariableRow
-	Lacking   []LackingValue // of the applied version
+	// VariablesNotice is what was just done to them.
+	VariablesNotice string
+	Lacking         []LackingValue // of the applied version
 }
 
 // Pending tells that the draft says something else than the applied version.
@@ -57,12 +59,15 @@ func (w *Web) environment(rw http.ResponseWriter, r *http.Request, g access.Gran
 	if n := q.Get("saved"); n != "" && p.Draft != nil && n == strconv.FormatInt(p.Draft.Revision, 10) {
 		p.Notice = "Saved as revision " + n + "."
 	}
+	if q.Has("variables") { // where the address leads to, so that it is seen
+		p.VariablesNotice, p.Notice = p.Notice, ""
+	}
 	if q.Get("discarded") != "" && len(p.Changes) == 0 {
 		p.Notice = "The changes are discarded."
 	}
 	for _, v := range p.Variables {
 		if q.Get("entered") == v.Name && v.Status == variable.Set {
-			p.Notice = "The value of " + v.Name + " is entered, and holds at once: no Test build and no new version is needed."
+			p.VariablesNotice = "The value of " + v.Name + " is entered, and holds at once: no Test build and no new version is needed."
 		}
 	}
 	return w.render(rw, r, http.StatusOK, "environment", p)
@@ -163,6 +168,11 @@ func draftSpec(env environment.Environment) envspec.Spec {
 // environmentPath is the Environment's page.
 func environmentPath(g access.Grant) string {
 	return "/repos/" + g.Repo().ID.String() + "/environment"
+}
+
+// savedVariables ends a POST that changed Variables of the draft.
+func (w *Web) savedVariables(rw http.ResponseWriter, r *http.Request, g access.Grant, draft environment.Draft) error {
+	return seeOther(rw, r, environmentPath(g)+"?saved="+strconv.FormatInt(draft.Revision, 10)+"&variables=1#variables")
 }
 
 // saved ends a POST that made a revision of the draft.

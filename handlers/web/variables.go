@@ -390,7 +390,7 @@ func (w *Web) saveVariable(rw http.ResponseWriter, r *http.Request, g access.Gra
 	if err != nil {
 		return w.variableNotSaved(rw, r, g, old, in, typed, err)
 	}
-	return seeOther(rw, r, environmentPath(g)+"?saved="+fmt.Sprint(draft.Revision)+"#variables")
+	return w.savedVariables(rw, r, g, draft)
 }
 
 // variableNotSaved shows the form again. A Sensitive value isn't in it: it is write-only from the moment it is sent.
@@ -531,7 +531,7 @@ func (w *Web) deleteVariable(rw http.ResponseWriter, r *http.Request, g access.G
 	if err != nil {
 		return err
 	}
-	return seeOther(rw, r, environmentPath(g)+"?saved="+fmt.Sprint(draft.Revision)+"#variables")
+	return w.savedVariables(rw, r, g, draft)
 }
 
 type valuePage struct {
