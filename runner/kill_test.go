@@ -98,7 +98,7 @@ func TestCancelWorksInEachPhaseAndLeavesNothing(t *testing.T) {
 				t.Errorf("it took %s", took)
 			}
 			d := testDetail(t, r)
-			if last := d.Phases[len(d.Phases)-1]; last.Name != c.phase || last.State != "failed" || d.Failure != nil {
+			if last := d.Phases[len(d.Phases)-1]; last.Name != c.phase || last.State != wire.PhaseCancelled || d.Failure != nil {
 				t.Errorf("detail: %+v", d)
 			}
 			if log := w.wholeLog(id); !strings.HasSuffix(log, "==> cancelled\n") {

@@ -131,7 +131,7 @@ func (w *worker) endTest(ctx context.Context, rec record, err error) error {
 	case err == nil:
 	case errors.Is(err, build.ErrCancelled):
 		state = wire.StateCancelled
-		w.track.FailRunning()
+		w.track.CancelRunning()
 	default:
 		state = wire.StateFailed
 		f := w.explain(err)
@@ -194,7 +194,7 @@ func (w *worker) failedPhase() string {
 	}
 	phases := w.track.Phases()
 	for i := len(phases) - 1; i >= 0; i-- {
-		if phases[i].State == "failed" {
+		if phases[i].State == wire.PhaseFailed {
 			return phases[i].Name
 		}
 	}
@@ -374,7 +374,7 @@ func (w *worker) awake(ctx context.Context, rec record) error {
 	case errors.Is(err, build.ErrShutdown), ctx.Err() != nil, errors.Is(err, errStale):
 		return nil
 	case errors.Is(err, build.ErrCancelled):
-		w.track.FailRunning()
+		w.track.CancelRunning()
 		w.stream.Mark("the start was cancelled")
 		w.wake()
 		return nil

@@ -338,6 +338,9 @@ func TestATestBuildOfASilentRunnerIsLost(t *testing.T) {
 		if err != nil || got.State != environment.Lost || got.Detail.Failure.Phase != wire.PhaseBootstrap {
 			t.Fatalf("lost in its bootstrap: %+v, %v", got, err)
 		}
+		if p := got.Detail.Phases[0]; p.State != wire.PhaseFailed || p.Ended == 0 {
+			t.Errorf("a Test build that is over has a phase that runs on: %+v", p)
+		}
 	})
 }
 

@@ -166,6 +166,14 @@ func (s *Service) Lost(_ context.Context, tx *store.Tx, a fleet.Assignment) erro
 	failure.Phase = lastPhase(test.Detail)
 	detail := test.Detail
 	detail.Progress, detail.Failure = nil, failure
+	for i, p := range detail.Phases {
+		if p.State == wire.PhaseRunning { // nobody else will end it
+			detail.Phases[i].State, detail.Phases[i].Ended = wire.PhaseFailed, max(p.Started, tx.Now().UnixMilli())
+			if state == Cancelled {
+				detail.Phases[i].State = wire.PhaseCancelled
+			}
+		}
+	}
 	return s.finish(tx, test, state, detail)
 }
 

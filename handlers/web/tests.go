@@ -158,7 +158,7 @@ func phases(list []wire.Phase, now time.Time) []Phase {
 	for _, p := range list {
 		v := Phase{Title: phaseTitle(p.Name), State: p.State, Note: p.Note}
 		switch {
-		case p.State == "skipped":
+		case p.State == wire.PhaseSkipped:
 		case p.Ended != 0:
 			v.Took = took(time.Duration(p.Ended-p.Started) * time.Millisecond)
 		case p.Started != 0:

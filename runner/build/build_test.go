@@ -228,7 +228,7 @@ func TestAFlightGoesOnWithoutTheOneThatBeganIt(t *testing.T) {
 	if got := spooled(t, second); got != "==> this build is under way already; its log so far:\n==> one\n==> two\n==> three\n" {
 		t.Errorf("the second one's log: %q", got)
 	}
-	if a.Track.Phase(wire.PhaseBootstrap).State != phaseRunning || b.Track.Phase(wire.PhaseBootstrap).State != phaseDone {
+	if a.Track.Phase(wire.PhaseBootstrap).State != wire.PhaseRunning || b.Track.Phase(wire.PhaseBootstrap).State != wire.PhaseDone {
 		t.Errorf("phases: %+v %+v", a.Track.Phases(), b.Track.Phases())
 	}
 	if !f.leave(b) {

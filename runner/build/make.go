@@ -61,7 +61,7 @@ func (b *Builder) pull(ctx context.Context, j *Job, spec envspec.Spec) (image.Im
 			if j.Marks.ImageDigest == "" {
 				j.Track.Begin(wire.PhaseImage)
 				j.Track.End(wire.PhaseImage, "already on this Runner", nil)
-			} else if p := j.Track.Phase(wire.PhaseImage); p.State == phaseRunning {
+			} else if p := j.Track.Phase(wire.PhaseImage); p.State == wire.PhaseRunning {
 				j.Track.End(wire.PhaseImage, "", nil)
 			}
 			return img, b.resolved(j, spec, img)

@@ -72,33 +72,38 @@ func (t *Track) Retract(s string) {
 func (t *Track) Begin(name string) {
 	t.edit(true, func() {
 		p := t.phase(name)
-		if p.State != phaseRunning {
-			*p = wire.Phase{Name: name, State: phaseRunning, Started: time.Now().UnixMilli()}
+		if p.State != wire.PhaseRunning {
+			*p = wire.Phase{Name: name, State: wire.PhaseRunning, Started: time.Now().UnixMilli()}
 		}
 	})
 }
 
 // End ends a phase well.
-func (t *Track) End(name, note string, exit *int) { t.end(name, phaseDone, note, exit) }
+func (t *Track) End(name, note string, exit *int) { t.end(name, wire.PhaseDone, note, exit) }
 
 // Fail ends a phase badly.
-func (t *Track) Fail(name, note string, exit *int) { t.end(name, phaseFailed, note, exit) }
+func (t *Track) Fail(name, note string, exit *int) { t.end(name, wire.PhaseFailed, note, exit) }
 
 // Skip says that a phase had nothing to do.
 func (t *Track) Skip(name, note string) {
 	t.edit(true, func() {
 		now := time.Now().UnixMilli()
-		*t.phase(name) = wire.Phase{Name: name, State: phaseSkipped, Started: now, Ended: now, Note: note}
+		*t.phase(name) = wire.Phase{Name: name, State: wire.PhaseSkipped, Started: now, Ended: now, Note: note}
 	})
 }
 
 // FailRunning ends whatever phase is running badly, and returns its name.
-func (t *Track) FailRunning() string {
+func (t *Track) FailRunning() string { return t.endRunning(wire.PhaseFailed) }
+
+// CancelRunning ends whatever phase is running because nobody wants it any more.
+func (t *Track) CancelRunning() { t.endRunning(wire.PhaseCancelled) }
+
+func (t *Track) endRunning(state string) string {
 	name := ""
 	for _, p := range t.Phases() {
-		if p.State == phaseRunning {
+		if p.State == wire.PhaseRunning {
 			name = p.Name
-			t.Fail(name, "", nil)
+			t.end(name, state, "", nil)
 		}
 	}
 	return name
@@ -115,13 +120,6 @@ func (t *Track) Drop(name string) {
 func (t *Track) Set(p wire.Progress) {
 	t.edit(false, func() { t.progress = &p })
 }
-
-const (
-	phaseRunning = "running"
-	phaseDone    = "done"
-	phaseFailed  = "failed"
-	phaseSkipped = "skipped"
-)
 
 func (t *Track) end(name, state, note string, exit *int) {
 	t.edit(true, func() {

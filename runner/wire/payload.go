@@ -44,6 +44,15 @@ const (
 	PhaseStart     = "start" // the start script, with the Workspace
 )
 
+// States of a phase.
+const (
+	PhaseRunning   = "running"
+	PhaseDone      = "done"
+	PhaseFailed    = "failed"
+	PhaseCancelled = "cancelled"
+	PhaseSkipped   = "skipped"
+)
+
 // Recipe is what a build is made from.
 type Recipe struct {
 	Environment string          `json:"environment"`            // its id: builds are kept and pruned for each Environment
@@ -82,7 +91,7 @@ type Session struct {
 // Phase is one step with its outcome.
 type Phase struct {
 	Name     string `json:"name"`
-	State    string `json:"state"`   // running, done, failed, skipped
+	State    string `json:"state"`   // PhaseRunning …
 	Started  int64  `json:"started"` // Unix ms on the Runner's clock
 	Ended    int64  `json:"ended,omitempty"`
 	ExitCode *int   `json:"exit_code,omitempty"` // of the script
