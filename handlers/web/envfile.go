@@ -185,7 +185,8 @@ func (w *Web) addImport(rw http.ResponseWriter, r *http.Request, g access.Grant)
 		return err
 	}
 	if !ok {
-		p.Form.General = "The file of this preview can't be read any more: you signed in anew meanwhile, or it is another browser's preview. Nothing was saved. Paste it again."
+		p.Form.General = "The file of this preview can't be read any more: you signed in anew meanwhile, or it is another browser's preview. " +
+			"Nothing was saved. Paste it again."
 		return w.render(rw, r, http.StatusConflict, "import", p)
 	}
 	base, err := in.number("base")

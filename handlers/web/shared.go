@@ -153,8 +153,10 @@ func (w *Web) sharedOnePage(r *http.Request, who access.Person) (sharedOnePage, 
 	return p, nil
 }
 
-// changeShared is one of the forms of a Shared variable's page. change answers the name to come back to, "" for the list.
-func (w *Web) changeShared(what string, change func(*Web, *http.Request, access.Person, posted, int64, *sharedOnePage) (string, error)) func(http.ResponseWriter, *http.Request, access.Person) error {
+// sharedChange is what one of the forms of a Shared variable's page does. It answers the name to come back to, "" for the list.
+type sharedChange func(w *Web, r *http.Request, who access.Person, in posted, revision int64, p *sharedOnePage) (string, error)
+
+func (w *Web) changeShared(what string, change sharedChange) func(http.ResponseWriter, *http.Request, access.Person) error {
 	return func(rw http.ResponseWriter, r *http.Request, who access.Person) error {
 		in, err := readForm(r)
 		if err != nil {

@@ -81,7 +81,9 @@ func (w *Web) version(rw http.ResponseWriter, r *http.Request, g access.Grant) e
 	if err != nil {
 		return err
 	}
-	p := versionPage{Page: w.repoPage(r, g, "versions", "Version "+strconv.Itoa(number)), Version: v, Before: number - 1, YAML: string(envspec.Format(v.Spec))}
+	p := versionPage{
+		Page: w.repoPage(r, g, "versions", "Version "+strconv.Itoa(number)), Version: v, Before: number - 1, YAML: string(envspec.Format(v.Spec)),
+	}
 	env, err := w.d.Environments.Get(r.Context(), g)
 	if err != nil {
 		return err
