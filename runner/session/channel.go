@@ -117,7 +117,7 @@ func (ch *channel) serve(ctx context.Context, specJSON string) {
 	defer ch.m.act.end(counts)
 	spans, err := ch.start(ctx)
 	if err != nil {
-		ch.fail(ctx, err.Error())
+		ch.refuse(ctx, err)
 		return
 	}
 	release()
@@ -134,6 +134,18 @@ func (ch *channel) serve(ctx context.Context, specJSON string) {
 // fail tells the person that claude-hub could not run it.
 func (ch *channel) fail(ctx context.Context, why string) {
 	ch.pipe.Finish(ctx, wire.ChannelExit{Code: 125, Failed: ch.m.log().Text(why)}) //nolint:errcheck // nobody wants it
+}
+
+// refuse tells the person that the command can't be run, with the code that a shell would give.
+func (ch *channel) refuse(ctx context.Context, err error) {
+	code := 125
+	switch {
+	case errors.Is(err, agent.ErrNotFound):
+		code = 127
+	case errors.Is(err, agent.ErrDenied), errors.Is(err, agent.ErrInterpreter):
+		code = 126
+	}
+	ch.pipe.Finish(ctx, wire.ChannelExit{Code: code, Failed: ch.m.log().Text(err.Error())}) //nolint:errcheck // nobody wants it
 }
 
 // start starts the process, or finds it: then spans are what its agent still holds of each stream.
