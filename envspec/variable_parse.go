@@ -100,14 +100,6 @@ func CheckValue(v []byte) error {
 	return nil
 }
 
-// CheckSensitive is CheckValue for a Sensitive one, which has a least length.
-func CheckSensitive(v []byte) error {
-	if len(v) < MinSensitive {
-		return fmt.Errorf("the value has fewer than %d bytes: one so short can't be redacted without redacting ordinary text; use a longer one, or make the Variable Plain if it is no secret", MinSensitive)
-	}
-	return CheckValue(v)
-}
-
 // CheckNote says what is wrong with the note of a Variable, which is shown to people, on terminals too.
 func CheckNote(v string) error {
 	switch {
