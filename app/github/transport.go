@@ -1,0 +1,86 @@
+package github
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// maxAnswer is more than any answer of GitHub that the Hub reads: a list of 100 large pull requests is below 10 MiB.
+const maxAnswer = 32 << 20
+
+// fence is below every client: it lets requests go only to GitHub's own hosts, since the layers above add credentials to
+// whatever they are redirected to; it turns a redirected write into a failure, since net/http would make a GET of it and
+// call that success (facts/github.md §1, 16); and it bounds answers. Nothing is cached (10).
+type fence struct {
+	base  http.RoundTripper
+	hosts map[string]bool // scheme://host
+}
+
+func newFence(base http.RoundTripper, e Endpoints) (*fence, error) {
+	if base == nil {
+		base = &http.Transport{
+			Proxy:                 http.ProxyFromEnvironment,
+			DialContext:           (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+			ForceAttemptHTTP2:     true,
+			MaxIdleConnsPerHost:   16,
+			IdleConnTimeout:       90 * time.Second,
+			TLSHandshakeTimeout:   5 * time.Second,
+			ResponseHeaderTimeout: 20 * time.Second,
+		}
+	}
+	f := &fence{base: base, hosts: map[string]bool{}}
+	for _, s := range []string{e.Web, e.API} {
+		u, err := url.Parse(s)
+		if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil {
+			return nil, fail(Invalid, "%q is no address of GitHub: write it as https://host.", s)
+		}
+		f.hosts[u.Scheme+"://"+u.Host] = true
+	}
+	return f, nil
+}
+
+func (f *fence) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !f.hosts[r.URL.Scheme+"://"+r.URL.Host] {
+		if r.Body != nil {
+			_ = r.Body.Close()
+		}
+		return nil, fail(Moved, "GitHub redirected this call to another host. It was not followed.")
+	}
+	resp, err := f.base.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode >= 300 && resp.StatusCode < 400 && r.Method != http.MethodGet && r.Method != http.MethodHead {
+		_ = resp.Body.Close()
+		return nil, fail(Moved, "GitHub redirected this call to another place. It was not done.")
+	}
+	resp.Body = &bounded{ReadCloser: resp.Body, left: maxAnswer}
+	return resp, nil
+}
+
+type bounded struct {
+	io.ReadCloser
+	left int64
+}
+
+var errTooBig = errors.New("the answer is too big")
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		var one [1]byte
+		if n, err := b.ReadCloser.Read(one[:]); n == 0 {
+			return 0, err
+		}
+		return 0, errTooBig
+	}
+	if int64(len(p)) > b.left {
+		p = p[:b.left]
+	}
+	n, err := b.ReadCloser.Read(p)
+	b.left -= int64(n)
+	return n, err
+}
