@@ -395,6 +395,28 @@ func TestWhoEditsAnotherPlaceOfTheDraftIsNoConflict(t *testing.T) {
 	}
 }
 
+func TestAVariableThatTheBootstrapLacksIsMadeAvailableAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, storetest.New(t), apptest.Options{})
+	b := s.as("ana")
+	b.posted(environmentPath, draft(0, "debian:12", "echo\necho $NPM\ncurl -H \"${NPM}\"", "", "", ""))
+	b.add("NPM", "sensitive", "npm-token-0123", nil)
+	build := environmentPath + "/variables/NPM/build"
+	p := b.see(environmentPath, "uses <code>$NPM</code> in line 2, but this Variable is not available at build", "Make NPM available at build")
+	if strings.Contains(p.body, "build: true") {
+		t.Error("the page speaks as the document does")
+	}
+	before := s.saved("NPM")
+	b.change(environmentPath, build, nil, nil)
+	if v := s.saved("NPM"); !v.Build || v.ValueID != before.ValueID {
+		t.Errorf("%+v, before %+v", v, before)
+	}
+	if strings.Contains(b.see(environmentPath).body, "not available at build") {
+		t.Error("it is available, and still said not to be")
+	}
+	b.want(b.upload(build, b.fill(p, build, nil), nil), http.StatusConflict, "saved this draft meanwhile")
+}
+
 func TestALinkIsChosenFromTheSharedVariables(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, storetest.New(t), apptest.Options{})
@@ -403,7 +425,7 @@ func TestALinkIsChosenFromTheSharedVariables(t *testing.T) {
 	b.change("/add-shared", "/add-shared", url.Values{"name": {"MIRROR"}, "kind": {"plain"}, "value": {"mirror.example"}}, nil)
 	b.see(environmentPath+"/add-variable", "<option>MIRROR</option>", "<option>NPM_TOKEN</option>")
 	b.add("REGISTRY_TOKEN", "link", "", url.Values{"link": {"NPM_TOKEN"}, "build": {"on"}})
-	b.see(environmentPath, "Shared variable <code>NPM_TOKEN</code>, Sensitive", "Link")
+	b.see(environmentPath, `Shared variable <a href="/shared/NPM_TOKEN"><code>NPM_TOKEN</code></a>, Sensitive`, "Link")
 	p := b.upload(environmentPath+"/add-variable", url.Values{"base": {"1"}, "mark": {""}, "name": {"X"}, "kind": {"link"}, "link": {"NPM_TOKN"}}, nil)
 	b.want(p, http.StatusUnprocessableEntity, `id="link-error"`, "Did you mean NPM_TOKEN?", "<option selected>NPM_TOKN</option>")
 	if v := s.values(r)["REGISTRY_TOKEN"]; string(v.GetValue()) != "shared-value-1" || !v.GetBuild() {

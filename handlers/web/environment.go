@@ -30,8 +30,9 @@ type environmentPage struct {
 	Apply     Form
 	Newest    *TestRow // the newest Test build
 	// Warnings are about what is saved.
-	Warnings  []string
-	Variables []VariableRow
+	Warnings    []string
+	Unavailable []UnavailableRow
+	Variables   []VariableRow
 	// VariablesNotice is what was just done to them.
 	VariablesNotice string
 	Lacking         []LackingValue // of the applied version
@@ -88,7 +89,7 @@ func (w *Web) environmentPage(r *http.Request, g access.Grant) (environmentPage,
 		if p.Current != nil {
 			before = p.Current.Spec
 		}
-		p.Changes, p.Warnings = envspec.Explain(before, spec), warnings(spec)
+		p.Changes, p.Warnings, p.Unavailable = envspec.Explain(before, spec), warnings(spec), unavailable(spec)
 	}
 	p.Form.Values = formOf(spec)
 	p.Was = formOf(spec)

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -167,14 +168,30 @@ func problems(all envspec.Problems) map[string]string {
 	return wrong
 }
 
-// warnings are what a saved Spec may be meant to say otherwise.
+// warnings are what a saved Spec may be meant to say otherwise, but for what unavailable says.
 func warnings(s envspec.Spec) (out []string) {
+	told := envspec.Unavailable(s)
 	for _, p := range envspec.Validate(s) {
-		if p.Warning {
+		ours := slices.ContainsFunc(told, func(u envspec.Use) bool { return strings.HasPrefix(p.Message, "bootstrap uses $"+u.Name+",") })
+		if p.Warning && !ours {
 			out = append(out, p.Message)
 		}
 	}
 	return out
+}
+
+// UnavailableRow is a Variable that the bootstrap script uses and doesn't receive.
+type UnavailableRow struct {
+	Name string
+	Line int
+	Mark string
+}
+
+func unavailable(s envspec.Spec) (rows []UnavailableRow) {
+	for _, u := range envspec.Unavailable(s) {
+		rows = append(rows, UnavailableRow{Name: u.Name, Line: u.Line, Mark: markOf(s, u.Name)})
+	}
+	return rows
 }
 
 // sentence begins with a capital and ends with a full stop: messages about a field are shared with the CLI, where they

@@ -154,7 +154,7 @@ func everyPage(now time.Time) map[string][]any {
 		pages["tests"] = append(pages["tests"], p)
 	}
 	for _, draftOf := range specs {
-		p := environmentPage{Page: moving, Draft: draft, Current: &version, Changes: changes, Warnings: []string{hostile}, Start: starts[3], Verdict: environment.Verdict{OK: true, Reason: hostile}}
+		p := environmentPage{Page: moving, Draft: draft, Current: &version, Changes: changes, Warnings: []string{hostile}, Unavailable: []UnavailableRow{{Name: hostile, Line: 3, Mark: "m"}}, Start: starts[3], Verdict: environment.Verdict{OK: true, Reason: hostile}}
 		p.Form.Values = formOf(draftOf)
 		row := testRow(environment.Running)
 		p.Newest = &row

@@ -192,6 +192,40 @@ func (w *Web) edit(
 	}
 }
 
+// makeAvailable ticks "available at build" of a Variable that the bootstrap script uses.
+func (w *Web) makeAvailable(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
+	name := variableName(r)
+	in, err := readForm(r)
+	if err != nil {
+		return err
+	}
+	base, err := in.number("base")
+	if err != nil {
+		return err
+	}
+	draft, err := w.edit(r.Context(), g, base, name, in.Get("mark"), func(s *envspec.Spec) variable.Given {
+		for i := range s.Variables {
+			if v := &s.Variables[i]; v.Name == name && !v.Plain() {
+				v.Build = true
+			}
+		}
+		return nil
+	})
+	var f *fault.Error
+	if errors.As(err, &f) {
+		p, perr := w.environmentPage(r, g)
+		if perr != nil {
+			return perr
+		}
+		p.Alert, p.Refresh = f.Message, 0
+		return w.render(rw, r, statusOf(f), "environment", p)
+	}
+	if err != nil {
+		return err
+	}
+	return w.saved(rw, r, g, draft)
+}
+
 type deleteVariablePage struct {
 	Page
 	Name    string

@@ -117,6 +117,7 @@ func (w *Web) routes() *mux.Router {
 	post("/repos/{repo}/environment/variables/{variable}", w.granted(w.saveOldVariable))
 	get("/repos/{repo}/environment/variables/{variable}/delete", w.granted(w.deleteVariablePage))
 	post("/repos/{repo}/environment/variables/{variable}/delete", w.granted(w.deleteVariable))
+	post("/repos/{repo}/environment/variables/{variable}/build", w.granted(w.makeAvailable))
 	get("/repos/{repo}/environment/variables/{variable}/value", w.granted(w.valuePage))
 	post("/repos/{repo}/environment/variables/{variable}/value", w.granted(w.enterValue))
 	get("/repos/{repo}/diff", w.granted(w.diff))
