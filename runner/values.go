@@ -55,7 +55,8 @@ func (w *worker) values(ctx context.Context, rec record, recipe wire.Recipe) (*s
 
 // resume has a Session that an earlier process of the Runner left running go on under this one, which must know its values before
 // it follows any output. known is false while it doesn't: then the Sandbox goes on by itself, and each new list of the Hub
-// asks again.
+// asks again. Values that were replaced since its boot are nowhere to be had, and its processes may still print them: what
+// they print is not shown until the Session has slept.
 func (w *worker) resume(ctx context.Context, rec record) (known bool, err error) {
 	m := w.machine
 	if m.Followed() {
@@ -63,10 +64,14 @@ func (w *worker) resume(ctx context.Context, rec record) (known bool, err error)
 	}
 	err = w.activity(ctx, func(ctx context.Context) error {
 		values, err := w.values(ctx, rec, m.Payload().Recipe)
-		if err == nil {
-			m.Follow(values)
+		if err != nil {
+			return err
 		}
-		return err
+		if !values.Covers(m.State().Handed) {
+			return &build.Failed{Failure: wire.Failure{Code: build.CodeValues, Message: replacedValues}}
+		}
+		m.Follow(values)
+		return nil
 	})
 	var failed *build.Failed
 	switch {
@@ -87,5 +92,9 @@ func (w *worker) resume(ctx context.Context, rec record) (known bool, err error)
 	}
 	return false, err
 }
+
+// replacedValues is why a Session's output can't be shown.
+const replacedValues = "a Sensitive value that it was started with was replaced, and this Runner was restarted since, so it no longer " +
+	"knows what to hide. Put the Session to sleep and wake it: it then has the new value"
 
 func notShown(why string) string { return "what the Session prints is not shown: " + why }

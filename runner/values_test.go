@@ -297,6 +297,40 @@ func TestANewProcessOfTheRunnerReadsNoOutputBeforeItKnowsTheValues(t *testing.T)
 	w.until(id, "shown again", func(r fleet.Report) bool { return !strings.Contains(string(r.Detail), notShown(sentence)) })
 }
 
+func TestANewProcessOfTheRunnerShowsNothingOfASandboxWhoseValuesWereReplaced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const old = "the-old-value-that-still-runs"
+	link := sensitive("API_KEY", old, "v1", false)
+	w.owner.give("", link)
+	w.start()
+	recipe, key := w.version(envspec.Spec{Image: w.image("app:v1", nil), Variables: []envspec.Variable{{Name: "API_KEY", Link: "SHARED"}},
+		Start: `while [ ! -e stop ]; do sleep 0.05; done; echo "last $API_KEY"`})
+	id := w.session(recipe, key, w.repo())
+	w.untilState(id, wire.StateRunning)
+	w.untilLog(id, "start script: starting")
+	w.stop()
+	w.owner.give("", sensitive("API_KEY", "the-new-value-of-the-link", "v2", false))
+	w.start()
+	w.untilLog(id, "what it prints is not shown until its values are there to be hidden: "+replacedValues)
+	w.until(id, "told to be withheld", func(r fleet.Report) bool { return strings.Contains(string(r.Detail), notShown(replacedValues)) })
+	if out, err := exec.Command("touch", filepath.Join(w.sessionFolder(id), "stop")).CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	w.change(id, fleet.Stop)
+	w.untilState(id, wire.StateAsleep)
+	w.change(id, fleet.Run)
+	w.untilState(id, wire.StateRunning)
+	w.untilLog(id, "last ***\n==> start script: done")
+	if log := w.log(id); strings.Contains(log, old) || strings.Count(log, "last ") != 1 {
+		t.Errorf("the log:\n%s", log)
+	}
+	if got := w.sh(id, `[ "$API_KEY" = the-"new"-value-of-the-link ] && echo new`); got != "new\n" {
+		t.Errorf("an exec after the wake: %q", got)
+	}
+	w.until(id, "shown again", func(r fleet.Report) bool { return !strings.Contains(string(r.Detail), notShown(replacedValues)) })
+}
+
 // sessionFolder is a running Session's Workspace on the host.
 func (w *world) sessionFolder(id string) string {
 	w.t.Helper()

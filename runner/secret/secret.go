@@ -143,6 +143,23 @@ func (vs *Values) BuildIDs() map[string]string {
 	return ids
 }
 
+// Handed names the Sensitive values, by id in the order of names: what a process that was given these may print.
+func (vs *Values) Handed() []string {
+	var ids []string
+	for _, v := range vs.all() {
+		if v.Sensitive {
+			ids = append(ids, v.ID)
+		}
+	}
+	return ids
+}
+
+// Covers says whether the values include all that Handed named.
+func (vs *Values) Covers(handed []string) bool {
+	now := vs.Handed()
+	return !slices.ContainsFunc(handed, func(id string) bool { return !slices.Contains(now, id) })
+}
+
 // Named says whether a Variable has that name.
 func (vs *Values) Named(name string) bool {
 	return slices.ContainsFunc(vs.all(), func(v Value) bool { return v.Name == name })

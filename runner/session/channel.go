@@ -58,11 +58,14 @@ type channel struct {
 
 // Channels makes the Session serve exactly these, those of the Hub's newest list. A channel that is no longer in it
 // has its process ended. A list may be older than the end of a channel that is in it: that is not served again, since
-// the agent no longer knows its command and would run it a second time.
+// the agent no longer knows its command and would run it a second time. Of an adopted Sandbox none is served before Follow.
 func (m *Machine) Channels(ctx context.Context, list []*wire.Channel, fence int64, dial Dialer) {
 	wanted := map[string]bool{}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.box != nil && !m.follow {
+		return
+	}
 	for _, w := range list {
 		wanted[w.Id] = true
 		if m.chans[w.Id] != nil || m.served[w.Id] {

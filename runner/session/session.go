@@ -35,6 +35,8 @@ type State struct {
 	Boots     int    `json:"boots,omitempty"` // counts; names the start script of each boot
 	Boot      string `json:"boot,omitempty"`  // the agent's name of the running boot
 	WokeMS    int64  `json:"woke_ms,omitempty"`
+	// Handed names the Sensitive values that processes of the running boot may have, by id.
+	Handed []string `json:"handed,omitempty"`
 	// Starting: the start script of this boot has not ended.
 	Starting    bool          `json:"starting,omitempty"`
 	StartFailed *wire.Failure `json:"start_failed,omitempty"`
@@ -229,13 +231,14 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 	m.act.open()
 	m.mu.Lock()
 	m.box, m.base, m.booted = s, base, time.Now()
+	handed := m.values.Handed()
 	m.mu.Unlock()
 	err = m.edit(func(st *State) {
 		if st.Boot != hello.BootID {
 			st.Boots++
 		}
 		st.Boot, st.Base, st.Version, st.Awake, st.WokeMS = hello.BootID, base.Name, p.Version, true, max(1, woke.Milliseconds())
-		st.Starting, st.StartFailed, st.Build = true, nil, build.Marks{}
+		st.Starting, st.StartFailed, st.Build, st.Handed = true, nil, build.Marks{}, handed
 	})
 	if err != nil {
 		return err
@@ -409,7 +412,7 @@ func (m *Machine) Payload() wire.Session {
 }
 
 // Follow goes on with an adopted Sandbox: with its start script if it runs, else with the probe after it. The Log's Set knows
-// values already.
+// values already, and they cover State.Handed.
 func (m *Machine) Follow(values *secret.Values) {
 	m.mu.Lock()
 	m.values, m.follow = values, true
