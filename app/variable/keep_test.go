@@ -280,6 +280,7 @@ func TestAValueInPlaceOfALostOneKeepsItsID(t *testing.T) {
 		v := sensitive("A")
 		v.Build, v.Note = true, "note"
 		spec := r.keep(nil, of(v, sensitive("B"), plain("P", "stays")), map[string][]byte{"A": []byte(token), "B": []byte(token)})
+		first := r.wantValue(spec, "A", token).GetEnteredMs()
 		r = r.lose(2)
 		a, b := spec.Variables[0], spec.Variables[1]
 		st := r.states(spec)
@@ -312,6 +313,8 @@ func TestAValueInPlaceOfALostOneKeepsItsID(t *testing.T) {
 		}
 		if sent := r.wantValue(spec, "A", "the-new-value"); sent.GetId() != a.ValueID || !sent.GetBuild() {
 			t.Errorf("sent: id %s, build %v", sent.GetId(), sent.GetBuild())
+		} else if sent.GetEnteredMs() <= first {
+			t.Errorf("entered at %d, the lost one at %d: a Runner that was restarted takes the one for the other", sent.GetEnteredMs(), first)
 		}
 		r.wantValue(spec, "B", "also-a-new-value")
 	})

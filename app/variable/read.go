@@ -196,7 +196,7 @@ func (v *Vault) Resolve(tx *store.Tx, environment string, spec envspec.Spec, wha
 				continue
 			}
 		}
-		values = append(values, &wire.Value{Name: f.Name, Value: plain, Id: f.id, Sensitive: f.sensitive, Build: f.AtBuild()})
+		values = append(values, &wire.Value{Name: f.Name, Value: plain, Id: f.id, Sensitive: f.sensitive, Build: f.AtBuild(), EnteredMs: f.setAt.UnixMilli()})
 	}
 	if len(closed) > 0 {
 		slices.Sort(closed)

@@ -27,6 +27,7 @@ type Value struct {
 	ID        string // of the stored value; build keys hold this in the value's place
 	Sensitive bool
 	Build     bool // the bootstrap receives it
+	entered   int64
 	bytes     []byte
 }
 
@@ -78,7 +79,8 @@ func From(all []*wire.Value) (*Values, error) {
 	vs := &Values{list: make([]Value, 0, len(all))}
 	seen := map[string]bool{}
 	for _, w := range all {
-		v := Value{Name: w.GetName(), ID: w.GetId(), Sensitive: w.GetSensitive(), Build: w.GetBuild(), bytes: w.GetValue()}
+		v := Value{Name: w.GetName(), ID: w.GetId(), Sensitive: w.GetSensitive(), Build: w.GetBuild(),
+			entered: w.GetEnteredMs(), bytes: w.GetValue()}
 		switch {
 		case v.Name == "" || strings.ContainsAny(v.Name, "=\x00"):
 			return nil, fmt.Errorf("the Hub sent a Variable that can't be named %q", v.Name)
@@ -143,21 +145,22 @@ func (vs *Values) BuildIDs() map[string]string {
 	return ids
 }
 
-// Handed names the Sensitive values, by id in the order of names: what a process that was given these may print.
+// Handed names the Sensitive values, in the order of Variables, without holding one: what a process that was given these may
+// print. A value that is entered in place of a lost one has another name here, though it has the same ID.
 func (vs *Values) Handed() []string {
-	var ids []string
+	var names []string
 	for _, v := range vs.all() {
 		if v.Sensitive {
-			ids = append(ids, v.ID)
+			names = append(names, fmt.Sprintf("%s@%d", v.ID, v.entered))
 		}
 	}
-	return ids
+	return names
 }
 
 // Covers says whether the values include all that Handed named.
 func (vs *Values) Covers(handed []string) bool {
 	now := vs.Handed()
-	return !slices.ContainsFunc(handed, func(id string) bool { return !slices.Contains(now, id) })
+	return !slices.ContainsFunc(handed, func(name string) bool { return !slices.Contains(now, name) })
 }
 
 // Named says whether a Variable has that name.

@@ -69,6 +69,40 @@ func TestNothingThatPrintsPrintsAValue(t *testing.T) {
 	}
 }
 
+func TestWhatWasHandedOutIsCoveredOnlyByTheSameSensitiveValues(t *testing.T) {
+	t.Parallel()
+	from := func(all ...*wire.Value) *Values {
+		vs, err := From(all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return vs
+	}
+	a := &wire.Value{Name: "A", Value: []byte(token), Id: "1", EnteredMs: 5, Sensitive: true}
+	b := &wire.Value{Name: "B", Value: []byte("b-" + token), Id: "2", EnteredMs: 5, Sensitive: true}
+	p := &wire.Value{Name: "P", Value: []byte("p"), Id: "3", EnteredMs: 5}
+	again := &wire.Value{Name: "A", Value: []byte("other-" + token), Id: "1", EnteredMs: 6, Sensitive: true}
+	handed := from(a, p).Handed()
+	if len(handed) != 1 || strings.Contains(handed[0], token) {
+		t.Errorf("handed out: %q", handed)
+	}
+	var none *Values
+	for name, c := range map[string]struct {
+		now  *Values
+		want bool
+	}{
+		"the same": {from(a, p), true}, "one more": {from(a, b), true}, "another Plain one": {from(a), true}, "another": {from(b), false},
+		"entered in place of a lost one": {from(again), false}, "none": {none, false},
+	} {
+		if got := c.now.Covers(handed); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if !none.Covers(none.Handed()) {
+		t.Error("none does not cover none")
+	}
+}
+
 func TestSensitiveValuesAreHiddenAndPlainOnesAreNot(t *testing.T) {
 	t.Parallel()
 	var set, other redact.Set

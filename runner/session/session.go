@@ -35,7 +35,7 @@ type State struct {
 	Boots     int    `json:"boots,omitempty"` // counts; names the start script of each boot
 	Boot      string `json:"boot,omitempty"`  // the agent's name of the running boot
 	WokeMS    int64  `json:"woke_ms,omitempty"`
-	// Handed names the Sensitive values that processes of the running boot may have, by id.
+	// Handed names the Sensitive values that processes of the running boot may have: secret.Values.Handed.
 	Handed []string `json:"handed,omitempty"`
 	// Starting: the start script of this boot has not ended.
 	Starting    bool          `json:"starting,omitempty"`

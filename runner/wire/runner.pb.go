@@ -820,12 +820,14 @@ func (x *ValuesRequest) GetFence() int64 {
 }
 
 type Value struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // of the Variable in the Environment; a Link's own, not the Shared variable's
-	Value         []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	Id            string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`                // of the value: what a build key names it by
-	Sensitive     bool                   `protobuf:"varint,4,opt,name=sensitive,proto3" json:"sensitive,omitempty"` // a Link has what the Shared variable is
-	Build         bool                   `protobuf:"varint,5,opt,name=build,proto3" json:"build,omitempty"`         // the bootstrap receives it
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Name      string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // of the Variable in the Environment; a Link's own, not the Shared variable's
+	Value     []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	Id        string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`                // of the value: what a build key names it by
+	Sensitive bool                   `protobuf:"varint,4,opt,name=sensitive,proto3" json:"sensitive,omitempty"` // a Link has what the Shared variable is
+	Build     bool                   `protobuf:"varint,5,opt,name=build,proto3" json:"build,omitempty"`         // the bootstrap receives it
+	// When it was entered, in Unix ms. One that is entered in place of a lost one keeps the id and has another time.
+	EnteredMs     int64 `protobuf:"varint,6,opt,name=entered_ms,json=enteredMs,proto3" json:"entered_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -893,6 +895,13 @@ func (x *Value) GetBuild() bool {
 		return x.Build
 	}
 	return false
+}
+
+func (x *Value) GetEnteredMs() int64 {
+	if x != nil {
+		return x.EnteredMs
+	}
+	return 0
 }
 
 type ValuesResponse struct {
@@ -1608,13 +1617,15 @@ const file_runner_wire_runner_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x02 \x01(\x03R\n" +
 	"generation\x12\x14\n" +
-	"\x05fence\x18\x03 \x01(\x03R\x05fence\"u\n" +
+	"\x05fence\x18\x03 \x01(\x03R\x05fence\"\x94\x01\n" +
 	"\x05Value\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\x12\x0e\n" +
 	"\x02id\x18\x03 \x01(\tR\x02id\x12\x1c\n" +
 	"\tsensitive\x18\x04 \x01(\bR\tsensitive\x12\x14\n" +
-	"\x05build\x18\x05 \x01(\bR\x05build\"^\n" +
+	"\x05build\x18\x05 \x01(\bR\x05build\x12\x1d\n" +
+	"\n" +
+	"entered_ms\x18\x06 \x01(\x03R\tenteredMs\"^\n" +
 	"\x0eValuesResponse\x122\n" +
 	"\x06values\x18\x01 \x03(\v2\x1a.claudehub.runner.v1.ValueR\x06values\x12\x18\n" +
 	"\arefused\x18\x02 \x01(\tR\arefused\"\x95\x01\n" +
