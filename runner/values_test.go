@@ -322,13 +322,47 @@ func TestANewProcessOfTheRunnerShowsNothingOfASandboxWhoseValuesWereReplaced(t *
 	w.change(id, fleet.Run)
 	w.untilState(id, wire.StateRunning)
 	w.untilLog(id, "last ***\n==> start script: done")
-	if log := w.log(id); strings.Contains(log, old) || strings.Count(log, "last ") != 1 {
-		t.Errorf("the log:\n%s", log)
+	if log := w.log(id); strings.Count(log, "last ") != 1 || w.fleet.Caught() != 0 {
+		t.Errorf("the Hub caught %d values; the log:\n%s", w.fleet.Caught(), log)
 	}
 	if got := w.sh(id, `[ "$API_KEY" = the-"new"-value-of-the-link ] && echo new`); got != "new\n" {
 		t.Errorf("an exec after the wake: %q", got)
 	}
 	w.until(id, "shown again", func(r fleet.Report) bool { return !strings.Contains(string(r.Detail), notShown(replacedValues)) })
+}
+
+func TestANewProcessOfTheRunnerServesNoChannelOfABusySessionBeforeItKnowsTheValues(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	v := sensitive("API_KEY", "value-that-an-exec-prints", "s1", false)
+	w.owner.give("", v)
+	w.start()
+	recipe, key := w.version(having(envspec.Spec{Image: w.image("app:v1", nil)}, v))
+	id := w.session(recipe, key, w.repo(), func(p *wire.Session) { p.IdleMS = time.Hour.Milliseconds() })
+	w.untilState(id, wire.StateRunning)
+	busy := w.open(id, wire.ChannelSpec{Argv: []string{"sh", "-c", `echo up; while [ ! -e stop ]; do sleep 0.05; done; echo "last $API_KEY"`}})
+	busy.until("up")
+	w.change(id, fleet.Stop)
+	w.untilState(id, wire.StateBusy)
+	w.stop()
+	if out, err := exec.Command("touch", filepath.Join(w.sessionFolder(id), "stop")).CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	asked := w.asked.Load()
+	w.start()
+	for end := time.Now().Add(limit); len(w.runner.Held()) == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the new process never held the Session")
+		}
+	}
+	busy.move(nil, false) // waits a second for output that doesn't come
+	if busy.exit != nil || strings.Contains(busy.out[0].String(), "last") || w.asked.Load() != asked {
+		t.Errorf("while the Hub asks for sleep: %q %+v", busy.out[0].String(), busy.exit)
+	}
+	w.change(id, fleet.Run)
+	if r := busy.end(); r.out != "up\nlast ***\n" || w.fleet.Caught() != 0 {
+		t.Errorf("the exec's output, of which the Hub caught %d values: %+v", w.fleet.Caught(), r)
+	}
 }
 
 // sessionFolder is a running Session's Workspace on the host.
