@@ -66,7 +66,7 @@ func (s *Server) newApp(o AppOptions, owner *account) *app {
 		ID: s.id(), Name: o.Name, Slug: s.slug(o.Name), ClientID: "Iv23li" + random(7), ClientSecret: random(20),
 		WebhookSecret: random(20), owner: owner, key: key, pem: pem, hookURL: o.HookURL, setupURL: o.SetupURL,
 		hookActive: o.HookURL != "", callbacks: slices.Clone(o.Callbacks), grants: maps.Clone(o.Permissions),
-		events: slices.Clone(o.Events), lasting: o.Lasting, url: s.urls.Web,
+		events: append([]string{}, o.Events...), lasting: o.Lasting, url: s.urls.Web,
 	}
 	s.apps[a.ID] = a
 	if a.hookActive {

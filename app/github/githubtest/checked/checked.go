@@ -6,6 +6,7 @@ package checked
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -93,14 +94,14 @@ var checker = sync.OnceValues(func() (*openAPI, error) {
 var byID = regexp.MustCompile(`^/repositories/[0-9]+`)
 
 // slashed are the parameters that may have slashes: paths and branches.
-var slashed = regexp.MustCompile(`^(/repos/[^/]+/[^/]+/(?:contents|branches|compare|commits|git/trees)/)(.+?)(/check-runs|/pulls)?$`)
+var slashed = regexp.MustCompile(`^(/repos/[^/]+/[^/]+/(?:contents|branches|compare|commits|git/trees)/)(.*?)(/check-runs|/pulls)?$`)
 
 func (o *openAPI) find(r *http.Request, body []byte) (*openapi3filter.RequestValidationInput, error) {
 	in := r.Clone(r.Context())
 	in.URL.Path = byID.ReplaceAllString(r.URL.Path, "/repos/by/id")
 	in.URL.RawPath = ""
 	if m := slashed.FindStringSubmatch(in.URL.Path); m != nil {
-		in.URL.Path = m[1] + strings.ReplaceAll(m[2], "/", "_") + m[3]
+		in.URL.Path = m[1] + cmp.Or(strings.ReplaceAll(m[2], "/", "_"), "root") + m[3]
 	}
 	in.URL.Host, in.URL.Scheme, in.Host = "", "", ""
 	in.RequestURI = ""
