@@ -30,6 +30,13 @@ type Pull struct {
 	Number int
 }
 
+// branchOf is the default branch.
+func (s *Server) branchOf(r *repository) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return r.branch
+}
+
 // Head is the commit of a branch, or "".
 func (r Repo) Head(branch string) string { return r.s.resolve(r.get(), "refs/heads/"+branch) }
 
@@ -37,7 +44,7 @@ func (r Repo) Head(branch string) string { return r.s.resolve(r.get(), "refs/hea
 // follows: events push, check_suite, and pull_request where a pull request has this branch as its head.
 func (r Repo) Push(by Account, branch, message string, files Files) string {
 	repo := r.get()
-	from := r.s.resolve(repo, "refs/heads/"+repo.branch)
+	from := r.s.resolve(repo, "refs/heads/"+r.s.branchOf(repo))
 	before := r.s.refs(repo)
 	r.s.mu.Lock()
 	who := by.get()
@@ -259,14 +266,8 @@ func (p Pull) Ready(by Account, yes bool) {
 // Merge merges it as by (a person, or a bot): how is "merge" or "squash". It returns the commit on the base branch.
 func (p Pull) Merge(by Account, how string) string {
 	s, pr := p.Repo.s, p.get()
-	if pr.state != "open" {
-		wrong("pull request %d is not open", pr.number)
-	}
-	pr.base.writing.Lock()
-	sha := s.mergeCommit(pr, how)
 	before := s.refs(pr.base)
-	s.must(s.folder(pr.base), nil, "update-ref", "refs/heads/"+pr.baseRef, sha)
-	pr.base.writing.Unlock()
+	sha := s.merge(pr, how, func(string) string { return pr.baseRef })
 	s.mu.Lock()
 	who := by.get()
 	pr.state, pr.merged, pr.mergedBy, pr.mergeSHA, pr.mergedAt = "closed", true, who, sha, s.now()
@@ -278,30 +279,41 @@ func (p Pull) Merge(by Account, how string) string {
 	return sha
 }
 
-func (s *Server) mergeCommit(pr *pull, how string) string {
+// merge makes the merged commit and sets the branch that onto names for it.
+func (s *Server) merge(pr *pull, how string, onto func(sha string) string) string {
+	s.mu.Lock()
+	state, head := pr.state, pr.sha
+	s.mu.Unlock()
+	if state != "open" {
+		wrong("pull request %d is not open", pr.number)
+	}
+	pr.base.writing.Lock()
+	defer pr.base.writing.Unlock()
 	dir := s.folder(pr.base)
 	base := s.must(dir, nil, "rev-parse", "refs/heads/"+pr.baseRef)
-	tree, _, _ := strings.Cut(s.must(dir, nil, "merge-tree", "--write-tree", base, pr.sha), "\n")
+	tree, _, _ := strings.Cut(s.must(dir, nil, "merge-tree", "--write-tree", base, head), "\n")
 	args := []string{"commit-tree", tree, "-p", base, "-m", fmt.Sprintf("%s (#%d)", pr.title, pr.number)}
 	switch how {
 	case "squash":
 	case "merge":
-		args = append(args, "-p", pr.sha)
+		args = append(args, "-p", head)
 	default:
 		wrong("a pull request is merged by merge or squash, not by %q", how)
 	}
-	return s.must(dir, nil, args...)
+	sha := s.must(dir, nil, args...)
+	s.must(dir, nil, "update-ref", "refs/heads/"+onto(sha), sha)
+	return sha
 }
 
 // Queue puts it into a merge queue: a commit of the queue's own, on a branch of its own, with the event merge_group. Merge
 // with a bot ends it.
 func (p Pull) Queue() string {
 	s, pr := p.Repo.s, p.get()
-	pr.base.writing.Lock()
-	sha := s.mergeCommit(pr, "merge")
-	branch := fmt.Sprintf("gh-readonly-queue/%s/pr-%d-%s", pr.baseRef, pr.number, pr.sha)
-	s.must(s.folder(pr.base), nil, "update-ref", "refs/heads/"+branch, sha)
-	pr.base.writing.Unlock()
+	var branch string
+	sha := s.merge(pr, "merge", func(sha string) string {
+		branch = fmt.Sprintf("gh-readonly-queue/%s/pr-%d-%s", pr.baseRef, pr.number, sha)
+		return branch
+	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.beginSuites(pr.base, sha, branch)

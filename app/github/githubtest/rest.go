@@ -220,7 +220,7 @@ func (c *call) getBranch(r *repository) {
 // commitOf is the commit that the path or query names; it answers itself if there is none.
 func (c *call) commitOf(r *repository, ref string) (commitInfo, bool) {
 	if ref == "" {
-		ref = r.branch
+		ref = c.s.branchOf(r)
 	}
 	sha := c.s.resolve(r, ref)
 	if sha == "" {
