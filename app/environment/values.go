@@ -16,11 +16,11 @@ import (
 	"github.com/claude-hub/claude-hub/store"
 )
 
-// Resolve is what a Runner gets for spec, or why it gets nothing, in a sentence that begins with what.
+// Resolve is what a Runner gets for spec, or why it gets nothing, in a sentence that begins with what: see fleet.Owner.Values.
 func (s *Service) Resolve(tx *store.Tx, environment string, spec envspec.Spec, what string) (values []*wire.Value, refused string, err error) {
 	values, err = s.vault.Resolve(tx, environment, spec, what)
 	if fault.Is(err, fault.Refused) {
-		return nil, err.Error(), nil
+		return values, err.Error(), nil
 	}
 	return values, "", err
 }

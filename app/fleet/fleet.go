@@ -78,7 +78,8 @@ type Owner interface {
 	// Payload is what the Runner needs to do a, for this generation: repeatable, the same bytes each time. tx is read-only.
 	Payload(ctx context.Context, tx *store.Tx, a Assignment) ([]byte, error)
 	// Values are those of a's Variables as they are now: they may change while a stays the same, so they are asked for at
-	// each start and wake. refused is why there are none to be had, in a sentence for a person. tx is read-only.
+	// each start and wake. refused is why the Runner gets none, in a sentence for a person; values are then those that can be had
+	// nevertheless, which a Sandbox that runs already may still print. tx is read-only.
 	Values(ctx context.Context, tx *store.Tx, a Assignment) (values []*wire.Value, refused string, err error)
 	// Observe takes a report in the transaction that stores it. a is as it was before the report. Called again with the
 	// same report it changes nothing. An error has the Runner send the report again; one made by Permanent does not.

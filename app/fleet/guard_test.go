@@ -217,6 +217,59 @@ func TestAHubThatWasJustStartedKnowsTheValuesAndWhatCameBefore(t *testing.T) {
 	}
 }
 
+func TestWhereOneValueIsMissingARunnerGetsNoneAndTheOthersStayMasked(t *testing.T) {
+	t.Parallel()
+	db := storetest.New(t)
+	r := newRig(t, db, Options{})
+	runner := r.runner("r1")
+	a := r.assign(runner, "s", 0)
+	r.knows("KEY", secret)
+	r.owner.refused = "OTHER has no value"
+	again := New(db, Options{}) // a Hub that served none of them
+	again.Own(kind, r.owner)
+	res, err := again.Values(t.Context(), runner, &wire.ValuesRequest{Id: a.ID, Generation: a.Generation, Fence: a.Fence})
+	if err != nil || len(res.GetValues()) != 0 || res.GetRefused() != "OTHER has no value" {
+		t.Errorf("%d values, refused %q, %v", len(res.GetValues()), res.GetRefused(), err)
+	}
+	if _, err := again.AppendLog(t.Context(), runner, &wire.AppendLogRequest{Id: a.ID, Fence: a.Fence, Data: []byte("x " + secret)}); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := r.readAll(a.ID, 1<<20); got != masked("x "+secret, secret) {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestARunnerGetsNoValuesForWhatShouldNotRun(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, storetest.New(t), Options{})
+	runner := r.runner("r1")
+	a := r.assign(runner, "s", 0)
+	r.knows("KEY", secret)
+	ask := func() (int, error) {
+		now := r.get(a.ID)
+		res, err := r.Values(t.Context(), runner, &wire.ValuesRequest{Id: a.ID, Generation: now.Generation, Fence: now.Fence})
+		return len(res.GetValues()), err
+	}
+	if n, err := ask(); n != 1 || err != nil {
+		t.Fatalf("while it runs: %d, %v", n, err)
+	}
+	for _, want := range []Want{Stop, Remove} {
+		r.write(func(tx *store.Tx) error {
+			_, err := r.Change(tx, a.ID, want, time.Time{})
+			return err
+		})
+		if n, err := ask(); n != 0 || !errors.Is(err, ErrStale) {
+			t.Errorf("while the Hub wants %v: %d values, %v", want, n, err)
+		}
+	}
+	if err := r.report(runner, r.get(a.ID), 1, wire.StateRemoved); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := ask(); n != 0 || err == nil {
+		t.Errorf("once it was removed: %d values, %v", n, err)
+	}
+}
+
 func TestWhatARunnerSentIsToldOnceAndWithoutTheValue(t *testing.T) {
 	t.Parallel()
 	var log syncBuffer

@@ -170,6 +170,7 @@ type owner struct {
 	n       int64
 	observe error
 	values  []*wire.Value // nil: one that is not Sensitive
+	refused string        // why Values has not all
 	unwell  error         // what Values answers instead
 	asked   int           // how often it did
 	lost    func(a Assignment) error
@@ -192,7 +193,7 @@ func (o *owner) Values(_ context.Context, _ *store.Tx, a Assignment) ([]*wire.Va
 		return nil, "", o.unwell
 	}
 	if o.values != nil {
-		return o.values, "", nil
+		return o.values, o.refused, nil
 	}
 	return []*wire.Value{{Name: "NAME", Value: []byte("of " + a.Subject), Id: "v1"}}, "", nil
 }

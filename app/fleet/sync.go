@@ -201,16 +201,23 @@ func (f *Fleet) Fetch(ctx context.Context, runner string, q *wire.FetchRequest) 
 	return res, nil
 }
 
-// Values answers the values of an assignment's Variables as they are now, with the errors of Fetch. From here on they are masked in
-// whatever the Runner sends of the assignment.
+// Values answers the values of an assignment's Variables as they are now, with the errors of Fetch: ErrStale also while the assignment
+// should not run. A Runner learns no value for what it once had. From here on they are masked in whatever it sends of the
+// assignment.
 func (f *Fleet) Values(ctx context.Context, runner string, q *wire.ValuesRequest) (*wire.ValuesResponse, error) {
 	res := &wire.ValuesResponse{}
 	err := f.ask(ctx, runner, q, func(tx *store.Tx, o Owner, a Assignment) (err error) {
+		if a.Want != Run {
+			return ErrStale
+		}
 		res.Values, res.Refused, err = o.Values(tx.Context(), tx, a)
 		return err
 	})
 	if err != nil {
 		return nil, err
+	}
+	if res.Refused != "" {
+		res.Values = nil // those that are there are for the guard alone
 	}
 	f.guard.learn(runner, q.GetId(), res.Values)
 	return res, nil

@@ -165,15 +165,12 @@ func missing(all []found) (names []string) {
 }
 
 // Resolve opens all values of spec, for a Runner and nobody else, in the order of names. Those that are missing, and those
-// that don't open with this Hub's keys, are a fault of code refused that names them; there are no values then. what begins
-// its sentence.
+// that don't open with this Hub's keys, are a fault of code refused that names them: no Runner gets any then, but the others
+// are answered beside it, to be masked in what a running Sandbox prints. what begins its sentence.
 func (v *Vault) Resolve(tx *store.Tx, environment string, spec envspec.Spec, what string) ([]*wire.Value, error) {
 	all, err := v.look(tx, environment, spec)
 	if err != nil {
 		return nil, err
-	}
-	if names := missing(all); len(names) > 0 {
-		return nil, Lacking(what, names)
 	}
 	slices.SortFunc(all, func(a, b found) int {
 		if a.Name < b.Name {
@@ -184,6 +181,9 @@ func (v *Vault) Resolve(tx *store.Tx, environment string, spec envspec.Spec, wha
 	values := make([]*wire.Value, 0, len(all))
 	var closed []string
 	for _, f := range all {
+		if f.status != Set {
+			continue
+		}
 		plain := []byte(f.plain)
 		if f.sensitive {
 			if plain, err = v.seal.Open(f.place, f.sealed); err != nil {
@@ -198,9 +198,12 @@ func (v *Vault) Resolve(tx *store.Tx, environment string, spec envspec.Spec, wha
 		}
 		values = append(values, &wire.Value{Name: f.Name, Value: plain, Id: f.id, Sensitive: f.sensitive, Build: f.AtBuild(), EnteredMs: f.setAt.UnixMilli()})
 	}
+	if names := missing(all); len(names) > 0 {
+		return values, Lacking(what, names)
+	}
 	if len(closed) > 0 {
 		slices.Sort(closed)
-		return nil, fault.New(fault.Refused, "%s: this Hub can't decrypt the value of %s, with the keys it has or since it is damaged. "+
+		return values, fault.New(fault.Refused, "%s: this Hub can't decrypt the value of %s, with the keys it has or since it is damaged. "+
 			"Give the Hub the right encryption key, or enter a new value.", what, list(closed))
 	}
 	return values, nil
