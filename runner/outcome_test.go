@@ -6,7 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/runner/build"
 	"github.com/claude-hub/claude-hub/runner/redact"
@@ -35,24 +37,9 @@ func TestAnOutcomeThatWasDecidedBeforeAKillIsReportedAndNothingRunsAgain(t *test
 			id := w.test(envspec.Spec{Image: w.image("app:v1", nil), Bootstrap: "echo here; [ -e /never ] || sleep 1000"}, w.repo())
 			w.untilLog(id, "here\n")
 			w.kill()
-			path := filepath.Join(Folder(w.data), "assignments", id+".json")
-			b, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var rec record
-			if err := json.Unmarshal(b, &rec); err != nil {
-				t.Fatal(err)
-			}
-			c.decide(&rec)
+			rec := w.rewrite(id, c.decide)
 			if c.said {
 				appendMark(t, w, rec, "failed: decided")
-			}
-			if b, err = json.Marshal(rec); err != nil {
-				t.Fatal(err)
-			}
-			if err := build.WriteFile(path, b, false); err != nil {
-				t.Fatal(err)
 			}
 			w.spawn()
 			state, d := w.outcome(id)
@@ -68,6 +55,58 @@ func TestAnOutcomeThatWasDecidedBeforeAKillIsReportedAndNothingRunsAgain(t *test
 			}
 		})
 	}
+}
+
+// A Session's start is one attempt as well, and a Retry another.
+func TestABootstrapThatFailedBeforeAKillIsNotRunAgainBeforeARetry(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	recipe, key := w.version(envspec.Spec{Image: w.image("app:v1", nil), Bootstrap: "echo here; [ -e /never ] || sleep 1000"})
+	w.stop()
+	w.spawn()
+	id := w.session(recipe, key, w.repo())
+	w.untilLog(id, "here\n")
+	w.kill()
+	w.rewrite(id, func(rec *record) {
+		rec.Session.Build.Failed = &wire.Failure{Phase: wire.PhaseBootstrap, Code: build.CodeExit, Message: "decided"}
+	})
+	w.spawn()
+	if d := sessionDetail(t, w.untilState(id, wire.StateFailed)); d.Failure == nil || d.Failure.Message != "decided" {
+		t.Errorf("%+v", d.Failure)
+	}
+	if log := w.log(id); strings.Count(log, "here\n") != 1 {
+		t.Errorf("log: %s", log)
+	}
+	w.change(id, fleet.Run)
+	w.untilLog(id, "here\n==> failed: decided\n==> bootstrap: as root")
+	for end := time.Now().Add(limit); strings.Count(w.log(id), "here\n") != 2; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("a Retry did not build again:\n%s", w.log(id))
+		}
+	}
+}
+
+// rewrite changes what a Runner that is not running has stored of an assignment.
+func (w *world) rewrite(id string, change func(*record)) record {
+	w.t.Helper()
+	path := filepath.Join(Folder(w.data), "assignments", id+".json")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var rec record
+	if err := json.Unmarshal(b, &rec); err != nil {
+		w.t.Fatal(err)
+	}
+	change(&rec)
+	if b, err = json.Marshal(rec); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := build.WriteFile(path, b, false); err != nil {
+		w.t.Fatal(err)
+	}
+	return rec
 }
 
 // appendMark writes to the spool of a Runner that is not running.

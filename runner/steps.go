@@ -354,6 +354,7 @@ func (w *worker) awake(ctx context.Context, rec record) error {
 			return &build.Failed{Failure: wire.Failure{Code: build.CodeSpec, Message: "this Runner can't read the Session it was sent; update the Runner"}}
 		}
 		w.setFailure(nil)
+		again := rec.State == wire.StateStarting && rec.Did == rec.Generation
 		if err := w.acting(rec.Generation, wire.StateStarting); err != nil {
 			return err
 		}
@@ -362,7 +363,7 @@ func (w *worker) awake(ctx context.Context, rec record) error {
 		if err != nil {
 			return err
 		}
-		return m.Wake(ctx, p, values)
+		return m.Wake(ctx, p, values, again)
 	})
 	switch {
 	case err == nil:

@@ -231,7 +231,7 @@ func (h *host) start(r wire.Recipe) *awake {
 		Life: context.Background()})
 	payload := wire.Session{ID: a.id, Recipe: r, Version: 1, Repo: wire.Repo{Name: "acme/rocket", CloneURL: h.repo}, WorkBranch: "work",
 		DiskSize: 20 << 30}
-	h.check(a.Wake(context.Background(), payload, nil))
+	h.check(a.Wake(context.Background(), payload, nil, false))
 	s, err := h.engine.Open(context.Background(), a.box())
 	h.check(err)
 	a.c = build.Dial(s)

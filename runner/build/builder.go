@@ -126,7 +126,7 @@ type Marks struct {
 	// Login is what goes into the build's Meta, known then, too.
 	Login *login.Env `json:"login,omitempty"`
 	Base  string     `json:"base,omitempty"` // the finished snapshot
-	// Failed is what the bootstrap came to, kept before its Sandbox is given up: a Test build runs it once.
+	// Failed is what the bootstrap came to, kept before its Sandbox is given up: an attempt runs it once.
 	Failed *wire.Failure `json:"failed,omitempty"`
 	Cloned bool          `json:"cloned,omitempty"`
 	Commit string        `json:"commit,omitempty"`

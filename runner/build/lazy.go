@@ -33,7 +33,8 @@ type flight struct {
 const backlogMax = 1 << 20
 
 // Ensure returns the build of j's Recipe, and makes it when this Runner has none: Sessions that need the same one at
-// the same time share the work and its log. The image must be pinned by the Recipe, as a version's is.
+// the same time share the work and its log. The image must be pinned by the Recipe, as a version's is. A build that failed is
+// not made again until its caller forgets Marks.Failed, which is for another try.
 func (b *Builder) Ensure(ctx context.Context, j *Job) (Base, error) {
 	spec, err := Spec(j.Recipe)
 	if err != nil {
@@ -43,13 +44,20 @@ func (b *Builder) Ensure(ctx context.Context, j *Job) (Base, error) {
 		return Base{}, errors.New("the Environment's version pins no image")
 	}
 	key := Key(spec, j.Recipe.ImageDigest, j.Values)
-	j.Marks.Failed = nil // of an earlier start: this is another try
 	if m := j.Marks; m.Key != "" && m.Key != key {
 		// Killed in a build with another image or other values than those of now.
 		if err := b.ground(ctx, *m); err != nil {
 			return Base{}, err
 		}
 		*m = Marks{}
+	}
+	if f := j.Marks.Failed; f != nil {
+		// Killed before what it left was given up.
+		if err := b.ground(ctx, *j.Marks); err != nil {
+			return Base{}, err
+		}
+		*j.Marks = Marks{Key: key, Failed: f}
+		return Base{}, errors.Join(j.Save(), &Failed{*f})
 	}
 	for {
 		base, found, err := b.Find(ctx, key)

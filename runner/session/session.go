@@ -182,9 +182,13 @@ func (m *Machine) disk() sandbox.Disk {
 // Wake starts the Session, or wakes it: it makes the build if this Runner hasn't it, clones the Workspace if it never
 // was, boots, and starts the start script, which it does not wait for. It returns an error that build.Explain puts in
 // words. What it could not do leaves the Workspace as it was, and the Session asleep. The Log's Set knows values already.
-func (m *Machine) Wake(ctx context.Context, p wire.Session, values *secret.Values) error {
+// again says that an earlier process of the Runner was killed in this very start: a bootstrap that failed then has failed.
+func (m *Machine) Wake(ctx context.Context, p wire.Session, values *secret.Values, again bool) error {
 	m.mu.Lock()
 	m.payload, m.values, m.follow = p, values, true
+	if !again {
+		m.st.Build.Failed = nil
+	}
 	m.mu.Unlock()
 	m.track.Reset()
 	err := m.wake(ctx, p)
