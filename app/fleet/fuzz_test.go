@@ -2,11 +2,14 @@ package fleet
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/claude-hub/claude-hub/runner/redact"
 	"github.com/claude-hub/claude-hub/runner/wire"
 	"github.com/claude-hub/claude-hub/store"
 	"github.com/claude-hub/claude-hub/store/storetest"
@@ -105,3 +108,45 @@ func (quiet) Values(context.Context, *store.Tx, Assignment) ([]*wire.Value, stri
 func (quiet) Payload(context.Context, *store.Tx, Assignment) ([]byte, error) { return nil, nil }
 func (quiet) Observe(context.Context, *store.Tx, Assignment, Report) error   { return nil }
 func (quiet) Lost(context.Context, *store.Tx, Assignment) error              { return nil }
+
+// FuzzMaskedReport: a report's detail that is JSON stays JSON, and no string of it holds the value.
+func FuzzMaskedReport(f *testing.F) {
+	f.Add(`{"a":"x secret-value y","a":"secret\u002dvalue"}`, "secret-value")
+	f.Add(`["\\\"secret", {"secret-value\"":1e5}]`, `secret-value"`)
+	f.Add(`"\ud800 secret-value"`, "\ufffd secret-value")
+	f.Fuzz(func(t *testing.T, doc, value string) {
+		set := new(redact.Set)
+		if !json.Valid([]byte(doc)) || len(value) > 200 || set.Add("V", []byte(value)) != nil {
+			return
+		}
+		masked, _, _ := hideJSON(set, []byte(doc))
+		if !json.Valid(masked) {
+			t.Fatalf("%q became %q", doc, masked)
+		}
+		if strings.ContainsRune(value, '*') {
+			return
+		}
+		var walk func(v any)
+		walk = func(v any) {
+			switch v := v.(type) {
+			case string:
+				if strings.Contains(v, value) {
+					t.Fatalf("%q is left in %q", value, v)
+				}
+			case []any:
+				for _, e := range v {
+					walk(e)
+				}
+			case map[string]any:
+				for k, e := range v {
+					walk(k)
+					walk(e)
+				}
+			}
+		}
+		var all any
+		if json.Unmarshal(masked, &all) == nil {
+			walk(all)
+		}
+	})
+}
