@@ -55,7 +55,7 @@ type pullJSON struct {
 	State       string       `json:"state"`
 	Draft       bool         `json:"draft"`
 	User        *accountJSON `json:"user"`
-	MergedAt    *time.Time   `json:"merged_at"`
+	MergedAt    *moment      `json:"merged_at"`
 	MergedBy    *accountJSON `json:"merged_by"`
 	MergeCommit *string      `json:"merge_commit_sha"`
 	Base        sideJSON     `json:"base"`
@@ -68,7 +68,7 @@ func (j pullJSON) pull() PullRequest {
 		MergedBy: j.MergedBy.account(), Base: j.Base.side(), Head: j.Head.side(),
 	}
 	if j.MergedAt != nil {
-		p.Merged, p.MergedAt = true, *j.MergedAt
+		p.Merged, p.MergedAt = true, j.MergedAt.Time
 		if j.MergeCommit != nil { // before the merge it is a commit that GitHub only tries
 			p.MergeCommit = *j.MergeCommit
 		}
