@@ -43,7 +43,7 @@ func (v *Vault) Keep(tx *store.Tx, environment string, before []envspec.Variable
 		}
 	}
 	if len(k.problems) == 0 && k.total > envspec.MaxVariablesTotal {
-		k.wrong("", fmt.Errorf("names and values of the Variables have %d bytes together; at most %d are possible", k.total, envspec.MaxVariablesTotal))
+		k.wrong("", fmt.Errorf("names and values of the Variables and Links have %d bytes together; at most %d are possible", k.total, envspec.MaxVariablesTotal))
 	}
 	if len(k.problems) > 0 {
 		return envspec.Spec{}, k.fault()
@@ -125,7 +125,8 @@ func (k *keeping) link(x *envspec.Variable, value string) error {
 		k.wrong(x.Name, fmt.Errorf("%s is a Link: the Shared variable %s says what it is, and has its value", x.Name, x.Link))
 		return nil
 	}
-	_, err := shared(k.tx, x.Link)
+	s, err := shared(k.tx, x.Link)
+	k.total += s.size()
 	if fault.Is(err, fault.NotFound) {
 		near, err := nearest(k.tx, x.Link)
 		if err != nil {

@@ -233,6 +233,33 @@ func TestTheTotalOfValuesIsBounded(t *testing.T) {
 	refused(t, err, "variables", "have 524289 bytes together; at most 524288")
 }
 
+// Linux gives no process more (E2BIG), whoever the values belong to.
+func TestTheTotalCountsWhatLinksBring(t *testing.T) {
+	r := one(t)
+	big := strings.Repeat("a-", envspec.MaxValue/2)
+	for name, secret := range map[string]bool{"PLAIN": false, "SECRET": true} {
+		r.shared(name, big, secret)
+	}
+	r.shared("GROWS", "short-as-yet", true)
+	vars := []envspec.Variable{link("G", "GROWS")}
+	for i := range envspec.MaxVariablesTotal/envspec.MaxValue - 1 {
+		vars = append(vars, link(fmt.Sprint("L", i), []string{"PLAIN", "SECRET"}[i%2]))
+	}
+	spec := r.keep(nil, of(vars...), nil)
+	if _, err := r.resolve(spec); err != nil {
+		t.Fatal(err)
+	}
+	_, err := r.tryKeep("here", nil, of(append(vars, link("M", "PLAIN"))...), nil)
+	refused(t, err, "variables", "bytes together; at most 524288")
+	if _, err := r.SetShared(t.Context(), r.ana, "GROWS", 1, true, []byte(big)); err != nil {
+		t.Fatal(err)
+	}
+	const says = "This can't go on: names and values of its Variables and Links have 524303 bytes together; at most 524288 are possible."
+	if _, err := r.resolve(spec); !fault.Is(err, fault.Refused) || !strings.HasPrefix(err.Error(), says) {
+		t.Errorf("after one grew: %v", err)
+	}
+}
+
 func TestWithoutAKeyASensitiveValueIsRefusedWithTheRemedy(t *testing.T) {
 	t.Parallel()
 	storetest.Each(t, func(t *testing.T, db *store.DB) {

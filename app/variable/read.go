@@ -165,8 +165,9 @@ func missing(all []found) (names []string) {
 }
 
 // Resolve opens all values of spec, for a Runner and nobody else, in the order of names. Those that are missing, and those
-// that don't open with this Hub's keys, are a fault of code refused that names them: no Runner gets any then, but the others
-// are answered beside it, to be masked in what a running Sandbox prints. what begins its sentence.
+// that don't open with this Hub's keys, are a fault of code refused that names them; so is more than a process can be given, which
+// Shared variables that grew may come to. No Runner gets any value then, but those there are are answered beside it, to be
+// masked in what a running Sandbox prints. what begins its sentence.
 func (v *Vault) Resolve(tx *store.Tx, environment string, spec envspec.Spec, what string) ([]*wire.Value, error) {
 	all, err := v.look(tx, environment, spec)
 	if err != nil {
@@ -180,6 +181,7 @@ func (v *Vault) Resolve(tx *store.Tx, environment string, spec envspec.Spec, wha
 	})
 	values := make([]*wire.Value, 0, len(all))
 	var closed []string
+	total := 0
 	for _, f := range all {
 		if f.status != Set {
 			continue
@@ -196,6 +198,7 @@ func (v *Vault) Resolve(tx *store.Tx, environment string, spec envspec.Spec, wha
 				continue
 			}
 		}
+		total += len(f.Name) + len(plain)
 		values = append(values, &wire.Value{Name: f.Name, Value: plain, Id: f.id, Sensitive: f.sensitive, Build: f.AtBuild(), EnteredMs: f.setAt.UnixMilli()})
 	}
 	if names := missing(all); len(names) > 0 {
@@ -205,6 +208,10 @@ func (v *Vault) Resolve(tx *store.Tx, environment string, spec envspec.Spec, wha
 		slices.Sort(closed)
 		return values, fault.New(fault.Refused, "%s: this Hub can't decrypt the value of %s, with the keys it has or since it is damaged. "+
 			"Give the Hub the right encryption key, or enter a new value.", what, list(closed))
+	}
+	if total > envspec.MaxVariablesTotal {
+		return values, fault.New(fault.Refused, "%s: names and values of its Variables and Links have %d bytes together; at most %d are possible. "+
+			"Take Links out, or make the values of their Shared variables shorter.", what, total, envspec.MaxVariablesTotal)
 	}
 	return values, nil
 }

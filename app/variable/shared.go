@@ -12,6 +12,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/audit"
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/app/seal"
 	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/store"
 )
@@ -39,6 +40,9 @@ type Shared struct {
 	plain   text
 	sealed  []byte
 }
+
+// size is how many bytes its value has.
+func (s Shared) size() int { return len(s.plain) + max(0, len(s.sealed)-seal.Overhead) }
 
 // Format keeps its value out of everything that fmt makes.
 func (s Shared) Format(f fmt.State, _ rune) {
