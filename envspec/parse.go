@@ -273,19 +273,19 @@ func (g grammar) suggest(key string) string {
 	}
 	best, least := "", 3
 	for _, name := range g.keys {
+		if len(lower) > len(name)+least || len(name) > len(lower)+least {
+			continue
+		}
 		// A word of three letters is like many others.
-		if d := distance(lower, name); d < least && d < len(name)-1 {
+		if d := Distance(lower, name); d < least && d < len(name)-1 {
 			best, least = name, d
 		}
 	}
 	return best
 }
 
-// distance is the number of letters to insert, leave out or change; a large one is only said to be large.
-func distance(a, b string) int {
-	if len(a) > len(b)+2 || len(b) > len(a)+2 {
-		return 3
-	}
+// Distance is how many bytes must be inserted, left out or changed to come from a to b: small when one is the other, mistyped.
+func Distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

@@ -542,7 +542,7 @@ func nearest(tx *store.Tx, name string) (string, error) {
 	var near []string
 	for far := 0; far <= max(1, len(name)/3) && len(near) < most; far++ {
 		for _, n := range all {
-			if len(near) < most && distance(strings.ToUpper(n), strings.ToUpper(name)) == far {
+			if len(near) < most && envspec.Distance(strings.ToUpper(n), strings.ToUpper(name)) == far {
 				near = append(near, n)
 			}
 		}
@@ -551,25 +551,4 @@ func nearest(tx *store.Tx, name string) (string, error) {
 		return "; make it first, on the page of Shared variables", nil
 	}
 	return ". Did you mean " + strings.Replace(list(near), " and ", " or ", 1) + "?", nil
-}
-
-// distance is how many bytes must be added, dropped or changed to come from a to b.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j+1]+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }
