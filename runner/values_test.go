@@ -365,6 +365,27 @@ func TestANewProcessOfTheRunnerServesNoChannelOfABusySessionBeforeItKnowsTheValu
 	}
 }
 
+func TestAStartScriptWhoseValueIsReplacedWhileTheRunnerIsDeadStartsAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.owner.give("", sensitive("API_KEY", "the-old-value-that-is-printed", "v1", false))
+	w.start()
+	id := w.test(envspec.Spec{Image: w.image("app:v1", nil), Variables: []envspec.Variable{{Name: "API_KEY", Link: "SHARED"}},
+		Start: `echo up; [ "$API_KEY" = the-"new"-value ] || while :; do echo "$API_KEY"; sleep 0.05; done; echo "new $API_KEY"`}, w.repo())
+	w.untilLog(id, "up\n***\n")
+	w.stop()
+	w.owner.give("", sensitive("API_KEY", "the-new-value", "v2", false))
+	w.start()
+	if state, d := w.outcome(id); state != wire.StatePassed {
+		t.Errorf("%s: %+v", state, d.Failure)
+	}
+	log := w.wholeLog(id)
+	if !strings.Contains(log, "a Sensitive value that its Sandbox has was replaced, so it starts again in a fresh one") ||
+		!strings.Contains(log, "up\nnew ***\n") || w.fleet.Caught() != 0 {
+		t.Errorf("the Hub caught %d values; the log:\n%s", w.fleet.Caught(), log)
+	}
+}
+
 // sessionFolder is a running Session's Workspace on the host.
 func (w *world) sessionFolder(id string) string {
 	w.t.Helper()

@@ -120,6 +120,8 @@ type Marks struct {
 	// Boot names the agent's start in which the running script was started; with another one, the script is gone.
 	Boot   string `json:"boot,omitempty"`
 	Script string `json:"script,omitempty"` // id of the script that was started last
+	// Handed names the Sensitive values that its Sandbox may still print: secret.Values.Handed.
+	Handed []string `json:"handed,omitempty"`
 	// Rested is the host's boot in which the bootstrap ended well and its Sandbox came to rest.
 	Rested string `json:"rested,omitempty"`
 	User   User   `json:"user"` // the image's USER, known once it is Rested

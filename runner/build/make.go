@@ -162,13 +162,13 @@ func (b *Builder) bootstrap(ctx context.Context, j *Job, spec envspec.Spec, img 
 }
 
 // bootForBuild boots the build's Sandbox, or goes on with the one in which the bootstrap was started. One without it,
-// or another boot of it, holds nobody knows what: it is thrown away.
+// or another boot of it, holds nobody knows what, and one with a value that nobody knows any more prints it: it is thrown away.
 func (b *Builder) bootForBuild(ctx context.Context, j *Job, spec sandbox.Spec, box sandbox.ID) (sandbox.Sandbox, *agent.Client, error) {
 	if j.Marks.Script == BootstrapID {
 		s, err := b.engine.Open(ctx, box)
 		if err == nil {
 			c, h, err := Ready(ctx, s)
-			if err == nil && h.BootID == j.Marks.Boot {
+			if err == nil && h.BootID == j.Marks.Boot && j.Values.Covers(j.Marks.Handed) {
 				return s, c, nil
 			}
 		}
@@ -195,7 +195,7 @@ func (b *Builder) bootForBuild(ctx context.Context, j *Job, spec sandbox.Spec, b
 		return nil, nil, cause(ctx, err)
 	}
 	j.Log.Mark("bootstrap: as root, %s and %s of memory", envspec.CPUs(spec.Limits.CPU), Bytes(spec.Limits.Memory))
-	j.Marks.Script, j.Marks.Boot = BootstrapID, h.BootID
+	j.Marks.Script, j.Marks.Boot, j.Marks.Handed = BootstrapID, h.BootID, j.Values.Handed(true)
 	return s, c, j.Save()
 }
 

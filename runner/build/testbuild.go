@@ -210,6 +210,13 @@ func (b *Builder) bootForTest(ctx context.Context, j *Job, spec sandbox.Spec) (s
 	if err := b.Room(ctx, box, spec.Limits); err != nil {
 		return nil, nil, err
 	}
+	again := "its Sandbox is gone"
+	if j.Marks.Script == StartID && !j.Values.Covers(j.Marks.Handed) {
+		again = "a Sensitive value that its Sandbox has was replaced"
+		if err := b.engine.Stop(ctx, box, 0); err != nil { // it may print what nobody knows any more
+			return nil, nil, cause(ctx, err)
+		}
+	}
 	s, err := b.engine.Start(ctx, box, spec)
 	if err != nil {
 		return nil, nil, cause(ctx, err)
@@ -222,14 +229,14 @@ func (b *Builder) bootForTest(ctx context.Context, j *Job, spec sandbox.Spec) (s
 		return s, c, nil
 	}
 	if j.Marks.Script == StartID {
-		j.Log.Mark("start script: its Sandbox is gone, so it starts again in a fresh one")
+		j.Log.Mark("start script: %s, so it starts again in a fresh one", again)
 	}
 	if j.Track.Phase(wire.PhaseStart).State != "" {
 		j.Log.Mark("start script: starting in %s as %s", WorkspaceGuest, userWords(base(spec)))
 	} else {
 		j.Log.Mark("start script: none; the Sandbox boots with the Workspace")
 	}
-	j.Marks.Script, j.Marks.Boot = StartID, h.BootID
+	j.Marks.Script, j.Marks.Boot, j.Marks.Handed = StartID, h.BootID, j.Values.Handed(false)
 	return s, c, j.Save()
 }
 

@@ -145,12 +145,12 @@ func (vs *Values) BuildIDs() map[string]string {
 	return ids
 }
 
-// Handed names the Sensitive values, in the order of Variables, without holding one: what a process that was given these may
-// print. A value that is entered in place of a lost one has another name here, though it has the same ID.
-func (vs *Values) Handed() []string {
+// Handed names the Sensitive ones among Env(build), in the order of Variables, without holding one: what a process that was given
+// these may print. A value that is entered in place of a lost one has another name here, though it has the same ID.
+func (vs *Values) Handed(build bool) []string {
 	var names []string
 	for _, v := range vs.all() {
-		if v.Sensitive {
+		if v.Sensitive && (v.Build || !build) {
 			names = append(names, fmt.Sprintf("%s@%d", v.ID, v.entered))
 		}
 	}
@@ -159,7 +159,7 @@ func (vs *Values) Handed() []string {
 
 // Covers says whether the values include all that Handed named.
 func (vs *Values) Covers(handed []string) bool {
-	now := vs.Handed()
+	now := vs.Handed(false)
 	return !slices.ContainsFunc(handed, func(name string) bool { return !slices.Contains(now, name) })
 }
 

@@ -82,9 +82,12 @@ func TestWhatWasHandedOutIsCoveredOnlyByTheSameSensitiveValues(t *testing.T) {
 	b := &wire.Value{Name: "B", Value: []byte("b-" + token), Id: "2", EnteredMs: 5, Sensitive: true}
 	p := &wire.Value{Name: "P", Value: []byte("p"), Id: "3", EnteredMs: 5}
 	again := &wire.Value{Name: "A", Value: []byte("other-" + token), Id: "1", EnteredMs: 6, Sensitive: true}
-	handed := from(a, p).Handed()
+	handed := from(a, p).Handed(false)
 	if len(handed) != 1 || strings.Contains(handed[0], token) {
 		t.Errorf("handed out: %q", handed)
+	}
+	if atBuild := from(a, p).Handed(true); len(atBuild) != 0 {
+		t.Errorf("handed to the bootstrap: %q", atBuild)
 	}
 	var none *Values
 	for name, c := range map[string]struct {
@@ -98,7 +101,7 @@ func TestWhatWasHandedOutIsCoveredOnlyByTheSameSensitiveValues(t *testing.T) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	if !none.Covers(none.Handed()) {
+	if !none.Covers(none.Handed(false)) {
 		t.Error("none does not cover none")
 	}
 }

@@ -235,7 +235,7 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 	m.act.open()
 	m.mu.Lock()
 	m.box, m.base, m.booted = s, base, time.Now()
-	handed := m.values.Handed()
+	handed := m.values.Handed(false)
 	m.mu.Unlock()
 	err = m.edit(func(st *State) {
 		if st.Boot != hello.BootID {
