@@ -18,7 +18,6 @@ import (
 
 	ghapi "github.com/google/go-github/v62/github"
 	"github.com/palantir/go-githubapp/githubapp"
-	"golang.org/x/oauth2"
 )
 
 // Credentials are what GitHub gives for an App.
@@ -179,10 +178,7 @@ func (a *App) client(installation int64) (*ghapi.Client, error) {
 // (facts/github.md §1, 9).
 func (a *App) withToken(token Secret) *ghapi.Client {
 	c := ghapi.NewClient(&http.Client{
-		Timeout: a.opts.Timeout,
-		Transport: &oauth2.Transport{
-			Base: a.fence, Source: oauth2.StaticTokenSource(&oauth2.Token{AccessToken: token.Reveal()}),
-		},
+		Timeout: a.opts.Timeout, Transport: bearer{a.fence, token},
 	})
 	c.BaseURL, c.UserAgent = a.app.BaseURL, agent(a.opts.Version)
 	return c

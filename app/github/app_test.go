@@ -3,9 +3,12 @@ package github_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -398,4 +401,92 @@ func TestNothingSecretIsPrinted(t *testing.T) {
 	if !slices.ContainsFunc(r.gh.Requests(), func(q githubtest.Request) bool { return strings.Contains(string(q.Body), "the-code") }) {
 		t.Error("the code was never sent: the test shows nothing")
 	}
+}
+
+// TestPersonsCallsHaveTimeLimitAndTransport: go-githubapp's own clients for tokens ignore both.
+func TestPersonsCallsHaveTimeLimitAndTransport(t *testing.T) {
+	t.Parallel()
+	r := setScene(t, checked.New(t, githubtest.Options{}))
+	var open bodies
+	app := r.connect(t, func(o *github.Options) { o.Timeout, o.Transport = 300*time.Millisecond, &open })
+	ana := app.User(github.NewSecret(r.gh.UserToken(r.cred.ID, r.ana)))
+	ok(t, errOf(ana.Me(t.Context())))
+	if open.opened.Load() != 1 {
+		t.Errorf("the transport carried %d requests, want 1", open.opened.Load())
+	}
+	r.gh.Break(githubtest.Fault{Path: "/user", Delay: time.Hour})
+	begun := time.Now()
+	_, err := ana.Me(t.Context())
+	wantKind(t, err, github.Unavailable)
+	if took := time.Since(begun); took > 10*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}
+
+// TestEveryAnswerIsClosed: ghinstallation leaves the answers that refuse a token open.
+func TestEveryAnswerIsClosed(t *testing.T) {
+	t.Parallel()
+	r := setScene(t, checked.New(t, githubtest.Options{}))
+	var open bodies
+	app := r.connect(t, func(o *github.Options) { o.Transport = &open })
+	calls := []func() error{
+		func() error { return errOf(app.Repository(t.Context(), r.id())) },
+		func() error { return errOf(app.Mint(t.Context(), r.id())) },
+		func() error { return errOf(app.Self(t.Context())) },
+		func() error { return errOf(app.Exchange(t.Context(), github.NewSecret("c"), github.NewVerifier())) },
+	}
+	for _, suspended := range []bool{false, true} {
+		r.inst.Suspend(suspended)
+		for _, f := range []githubtest.Fault{{}, {Status: http.StatusBadGateway}, {Status: http.StatusFound}, {Cut: 10}, {Status: http.StatusNotFound, Path: "/access_tokens"}} {
+			mend := r.gh.Break(f)
+			for _, call := range calls {
+				_ = call() // what it says is other tests' business
+			}
+			mend()
+		}
+	}
+	if open.opened.Load() < 20 || open.opened.Load() != open.closed.Load() {
+		t.Errorf("%d answers were opened, %d closed", open.opened.Load(), open.closed.Load())
+	}
+}
+
+// bodies counts the answers that are read and closed.
+type bodies struct{ opened, closed atomic.Int64 }
+
+func (b *bodies) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := http.DefaultTransport.RoundTrip(r)
+	if err == nil {
+		b.opened.Add(1)
+		resp.Body = &body{resp.Body, sync.OnceFunc(func() { b.closed.Add(1) })}
+	}
+	return resp, err
+}
+
+type body struct {
+	io.ReadCloser
+	done func()
+}
+
+func (b *body) Close() error {
+	b.done()
+	return b.ReadCloser.Close()
+}
+
+// TestAnswerThatNeverEndsIsCut has GitHub, or something in its place, answer without end.
+func TestAnswerThatNeverEndsIsCut(t *testing.T) {
+	t.Parallel()
+	r := setScene(t, checked.New(t, githubtest.Options{}))
+	endless := &counter{Reader: zeros{}}
+	app := r.connect(t, func(o *github.Options) { o.Transport = answering{endless} })
+	_, err := app.Self(t.Context())
+	wantKind(t, err, github.Unavailable)
+	if endless.n > 33<<20 {
+		t.Errorf("read %d bytes", endless.n)
+	}
+}
+
+type answering struct{ body io.Reader }
+
+func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(a.body), Request: r}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 )
@@ -15,6 +16,18 @@ import (
 // Permissions are what the App asks for: the least it works with.
 func Permissions() map[string]string {
 	return map[string]string{"checks": "write", "contents": "read", "metadata": "read", "pull_requests": "read", "members": "read"}
+}
+
+// Lacking lists which of the wanted permissions are missing from those granted, as "checks: write", in order.
+func Lacking(granted map[string]string) []string {
+	var out []string
+	for name, level := range Permissions() {
+		if has := granted[name]; has != level && has != "write" && has != "admin" {
+			out = append(out, name+": "+level)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // Events are what the App subscribes to. Those of installations, authorizations and checks come by themselves.

@@ -107,3 +107,17 @@ func TestEndpointsOfBothKinds(t *testing.T) {
 		}
 	}
 }
+
+func TestLackingPermissionsAreNamed(t *testing.T) {
+	t.Parallel()
+	for want, granted := range map[string]map[string]string{
+		"":              github.Permissions(),
+		"checks: write": {"checks": "read", "contents": "write", "metadata": "read", "pull_requests": "read", "members": "read"},
+		"checks: write contents: read members: read metadata: read pull_requests: read": nil,
+	} {
+		got := github.Lacking(granted)
+		if text := strings.Join(got, " "); text != want {
+			t.Errorf("of %v lacks %q, want %q", granted, text, want)
+		}
+	}
+}

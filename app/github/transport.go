@@ -62,6 +62,8 @@ func (f *fence) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
+// bounded ends an answer that is too big, and closes it once it is read: go-github puts another body in place of that of a
+// refusal, and closes only that one.
 type bounded struct {
 	io.ReadCloser
 	left int64
@@ -70,17 +72,27 @@ type bounded struct {
 var errTooBig = errors.New("the answer is too big")
 
 func (b *bounded) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		var one [1]byte
-		if n, err := b.ReadCloser.Read(one[:]); n == 0 {
-			return 0, err
-		}
-		return 0, errTooBig
-	}
-	if int64(len(p)) > b.left {
-		p = p[:b.left]
+	if int64(len(p)) > b.left+1 {
+		p = p[:b.left+1]
 	}
 	n, err := b.ReadCloser.Read(p)
-	b.left -= int64(n)
+	if b.left -= int64(n); b.left < 0 {
+		b.left, n, err = 0, 0, errTooBig
+	}
+	if err != nil {
+		_ = b.Close()
+	}
 	return n, err
+}
+
+// bearer adds a token to each request.
+type bearer struct {
+	next  http.RoundTripper
+	token Secret
+}
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+b.token.Reveal())
+	return b.next.RoundTrip(r)
 }

@@ -19,6 +19,20 @@ type suite struct {
 	sha    string
 	branch string // "" for a fork's head
 	status string
+	runs   map[string]*[]int64 // by name, oldest first
+}
+
+func (su *suite) named(name string) *[]int64 {
+	if su.runs[name] == nil {
+		su.runs[name] = &[]int64{}
+	}
+	return su.runs[name]
+}
+
+// suiteKey: an App has one suite on a commit.
+type suiteKey struct {
+	app, repo int64
+	sha       string
 }
 
 type annotation struct {
@@ -158,13 +172,12 @@ func (s *Server) beginSuites(r *repository, sha, branch string) {
 }
 
 func (s *Server) suite(a *app, r *repository, sha, branch string) (su *suite, made bool) {
-	for _, su := range s.suites {
-		if su.app == a && su.repo == r && su.sha == sha {
-			return su, false
-		}
+	key := suiteKey{a.ID, r.ID, sha}
+	if su = s.suiteOf[key]; su != nil {
+		return su, false
 	}
-	su = &suite{id: s.id(), app: a, repo: r, sha: sha, branch: branch, status: "queued"}
-	s.suites[su.id] = su
+	su = &suite{id: s.id(), app: a, repo: r, sha: sha, branch: branch, status: "queued", runs: map[string]*[]int64{}}
+	s.suites[su.id], s.suiteOf[key] = su, su
 	return su, true
 }
 
@@ -402,15 +415,11 @@ func (c *call) createCheck(r *repository) {
 
 // prune keeps the newest 1000 runs of one name in a suite.
 func (s *Server) prune(newest *checkRun) {
-	var same []*checkRun
-	for _, c := range sortedByID(s.checks) {
-		if c.suite == newest.suite && c.name == newest.name {
-			same = append(same, c)
-		}
-	}
-	for len(same) > 1000 {
-		delete(s.checks, same[0].id)
-		same = same[1:]
+	same := newest.suite.named(newest.name)
+	*same = append(*same, newest.id)
+	for len(*same) > 1000 {
+		delete(s.checks, (*same)[0])
+		*same = (*same)[1:]
 	}
 }
 

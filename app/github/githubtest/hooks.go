@@ -71,11 +71,19 @@ func (h *hooks) init(s *Server) {
 		Timeout:       timeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	s.idle.Add(1)
-	go func() {
-		defer s.idle.Done()
-		h.loop()
-	}()
+	s.Senders(1)
+}
+
+// Senders adds n to the deliveries that are on their way at once. GitHub sends many; here it is one at first, so that they
+// arrive in order.
+func (s *Server) Senders(n int) {
+	for range n {
+		s.idle.Add(1)
+		go func() {
+			defer s.idle.Done()
+			s.hooks.loop()
+		}()
+	}
 }
 
 // Deliver says what happens to webhooks from now on; nil lets all of them arrive, one after another.
@@ -269,6 +277,9 @@ func (h *hooks) loop() {
 		var d *Delivery
 		if len(h.queue) > 0 {
 			d, h.queue = h.queue[0], h.queue[1:]
+		}
+		if len(h.queue) > 0 {
+			h.wake() // another sender
 		}
 		rule := h.rule
 		s.mu.Unlock()

@@ -290,3 +290,22 @@ func TestRedeliveryKeepsTheGuid(t *testing.T) {
 		t.Errorf("after three days: %s", got.body)
 	}
 }
+
+func TestManySendersDeliverAllOnce(t *testing.T) {
+	t.Parallel()
+	s := begin(t, checked.New(t, githubtest.Options{}))
+	in := s.inbox(t)
+	s.gh.Senders(7)
+	const n = 300
+	for i := range n {
+		s.gh.Send(s.app.ID, "public", fmt.Appendf(nil, `{"n":%d}`, i))
+	}
+	settle(t, s.gh)
+	seen := map[string]int{}
+	for _, a := range in.all() {
+		seen[a.guid]++
+	}
+	if len(seen) != n || len(in.all()) != n {
+		t.Errorf("%d events arrived %d times, want %d once", len(seen), len(in.all()), n)
+	}
+}

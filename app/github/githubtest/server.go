@@ -72,6 +72,7 @@ type Server struct {
 	pending  map[string]*pendingApp
 	checks   map[int64]*checkRun
 	suites   map[int64]*suite
+	suiteOf  map[suiteKey]*suite
 	rates    map[string]*rate
 	faults   []*Fault
 	requests []Request
@@ -100,7 +101,7 @@ func New(o Options) (*Server, error) {
 		accounts: map[int64]*account{}, repos: map[int64]*repository{}, oldNames: map[string]int64{},
 		apps: map[int64]*app{}, installs: map[int64]*installation{}, tokens: map[string]*token{},
 		refresh: map[string]*token{}, codes: map[string]*code{}, pending: map[string]*pendingApp{},
-		checks: map[int64]*checkRun{}, suites: map[int64]*suite{}, rates: map[string]*rate{},
+		checks: map[int64]*checkRun{}, suites: map[int64]*suite{}, suiteOf: map[suiteKey]*suite{}, rates: map[string]*rate{},
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.hooks.init(s)
