@@ -73,7 +73,7 @@ func TestMain(m *testing.M) {
 // a program may take for a path and cut.
 func bird() (value string, tags []string) {
 	for range 4 {
-		tags = append(tags, rand.Text()[:14])
+		tags = append(tags, rand.Text()[:10])
 	}
 	return fmt.Sprintf("k-%s/%s+b=c&d<e>\"f\"'g' h%%20\n%s \\b $HOME é😀 ~#;|x\nend [a] %s {b}*?!^ z", tags[0], tags[1], tags[2], tags[3]), tags
 }

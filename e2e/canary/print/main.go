@@ -43,7 +43,7 @@ func run(args []string) error {
 		return nil
 	case "-file":
 		name := hex.EncodeToString([]byte(value))
-		return os.WriteFile(name[:min(len(name), 250)], []byte(value), 0o644)
+		return os.WriteFile(name, []byte(value), 0o644)
 	case "-2":
 		out, args = os.Stderr, args[1:]
 	case "-slow":
