@@ -14,11 +14,15 @@ import (
 
 	"github.com/claude-hub/claude-hub/app/audit"
 	"github.com/claude-hub/claude-hub/app/seal"
+	"github.com/claude-hub/claude-hub/runner/secret"
 	"github.com/claude-hub/claude-hub/store"
 )
 
-// openSecrets opens the Hub's database and the keys of its config.
+// openSecrets opens the Hub's database and the keys of its config, whose values this process opens, too.
 func openSecrets(ctx context.Context, flags configFlags, opts ...store.Option) (*store.DB, *seal.Service, error) {
+	if err := secret.NoCoreDumps(); err != nil {
+		return nil, nil, err
+	}
 	cfg, err := flags.load()
 	if err != nil {
 		return nil, nil, err
