@@ -179,7 +179,8 @@ func (u *User) Repositories(ctx context.Context, installation int64) ([]Reposito
 	return all, err
 }
 
-// Repository is a Repo that the person can see, public ones too.
+// Repository is a Repo that the person can see, public ones too. A private one in none of the App's installations is
+// NotFound even for its owner: a person's token reaches no further than the App.
 func (u *User) Repository(ctx context.Context, id RepoID) (Repository, error) {
 	r, err := u.repository(ctx, repoPath(id))
 	if err == nil && r.ID != id {

@@ -258,8 +258,8 @@ func (a *App) asInstallation(ctx context.Context, inst int64, method, path strin
 }
 
 // onRepo calls with the token of the installation that has repo; path is what follows the repository's own. Everything is
-// asked by id: a name could be somebody else's by now (facts/github.md §4, 17). GitHub's redirects from old names lead to the
-// same address.
+// asked by id: a name could be somebody else's by now (facts/github.md §4, 17). GitHub's redirects from old names, and its
+// links to the next page of a list, have the same form: /repositories/ID/….
 func (a *App) onRepo(ctx context.Context, repo RepoID, method, path string, in, out any) (*ghapi.Response, error) {
 	for again := false; ; again = true {
 		inst, err := a.InstallationOf(ctx, repo)

@@ -218,6 +218,9 @@ func TestReinstalledAppIsFoundWithoutARestart(t *testing.T) {
 	if tok.Installation != newest.ID {
 		t.Errorf("the token is of installation %d, want %d", tok.Installation, newest.ID)
 	}
+	newest.Remove()
+	r.gh.Install(r.cred.ID, r.org, r.ana, r.repo)
+	ok(t, errOf(r.app.Repository(t.Context(), r.id())))
 }
 
 func TestTokenThatGitHubNoLongerTakesIsMadeAnewOnce(t *testing.T) {

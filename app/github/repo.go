@@ -73,7 +73,7 @@ func (j pullJSON) pull() PullRequest {
 			p.MergeCommit = *j.MergeCommit
 		}
 	}
-	p.Fork = p.Head.Repo == 0 || p.Head.Repo != p.Base.Repo
+	p.Fork = p.Head.Repo != p.Base.Repo // also when the head's is gone: 0
 	return p
 }
 

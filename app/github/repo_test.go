@@ -134,6 +134,20 @@ func TestFilesAreWhatTheyAre(t *testing.T) {
 	})
 }
 
+func TestHalfAFileIsNoFile(t *testing.T) {
+	t.Parallel()
+	r := setScene(t, checked.New(t, githubtest.Options{}))
+	sha := r.repo.Head("main")
+	for _, f := range []githubtest.Fault{{Status: http.StatusOK, Body: "hel"}, {Cut: 3}, {Status: http.StatusOK}, {Status: http.StatusBadGateway}} {
+		f.Path = "/git/blobs/"
+		mend := r.gh.Break(f)
+		_, err := r.app.Files(t.Context(), r.id(), sha, 1000, "README.md")
+		wantKind(t, err, github.Unavailable)
+		mend()
+	}
+	ok(t, errOf(r.app.Files(t.Context(), r.id(), sha, 1000, "README.md")))
+}
+
 func TestHeadOfAForkIsReadableInTheBaseRepo(t *testing.T) {
 	t.Parallel()
 	r := setScene(t, checked.New(t, githubtest.Options{}))

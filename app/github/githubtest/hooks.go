@@ -86,7 +86,8 @@ func (s *Server) Senders(n int) {
 	}
 }
 
-// Deliver says what happens to webhooks from now on; nil lets all of them arrive, one after another.
+// Deliver says what happens to webhooks from now on; nil lets all of them arrive, one after another. With several senders
+// rule is called by several goroutines.
 func (s *Server) Deliver(rule func(Delivery) Fate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
