@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/claude-hub/claude-hub/app/fault"
+	canary "github.com/claude-hub/claude-hub/e2e/canary/forms"
 	"github.com/claude-hub/claude-hub/runner/redact"
 	"github.com/claude-hub/claude-hub/runner/wire"
 	"github.com/claude-hub/claude-hub/store"
@@ -520,4 +522,52 @@ func TestOneOfManyWhoAppendAtOnceAsksTheOwner(t *testing.T) {
 	if got, _ := r.readAll(a.ID, 1000); got != masked("x "+secret, secret) || r.owner.asked != 1 {
 		t.Errorf("%q; the Owner was asked %d times", got, r.owner.asked)
 	}
+}
+
+func TestEachFormOfTheCanaryIsMaskedFromARunnerThatMasksNothing(t *testing.T) {
+	t.Parallel()
+	const value = "k-first/line+b=c&d<e>\"f\"'g' h%20\nsecond \\b $HOME é😀 ~#;|x\nend [a] line {b}*?!^ z"
+	l := newLine(t, Options{})
+	l.knows("CANARY", value)
+	next, taken := int64(0), int64(0)
+	for i, f := range canary.Table {
+		rng := rand.New(rand.NewPCG(5, uint64(i)))
+		for _, p := range f.Print(value) {
+			text := p.Text + "\n"
+			start := next
+			for at := 0; at < len(text); {
+				to := min(at+1+rng.IntN(90), len(text))
+				next = l.append(l.a.Runner, l.a, next, text[at:to])
+				l.serve(&wire.ExchangeRequest{Out: []*wire.Piece{out(1, start+int64(at), text[at:to])}})
+				at = to
+			}
+			log, _ := l.readAll(l.a.ID, 1<<20)
+			st := l.client(ClientMove{Out1: taken})
+			got := map[string]string{"log": log[start:], "terminal": string(st.Out[0].GetData())}
+			taken = next
+			l.client(ClientMove{Out1: taken})
+			detail, err := json.Marshal(map[string]string{"message": p.Text})
+			if err != nil {
+				t.Fatal(err)
+			}
+			q := &wire.ReportRequest{Id: l.a.ID, Fence: l.a.Fence, Generation: l.a.Generation, Seq: next, State: "running", Detail: detail}
+			if err := l.Report(t.Context(), l.a.Runner, q); err != nil {
+				t.Fatal(err)
+			}
+			got["report"] = string(l.get(l.a.ID).Detail)
+			for where, s := range got {
+				if where != "report" && len(s) != len(text) {
+					t.Errorf("%s in the %s: the length changed from %d to %d", f.Name, where, len(text), len(s))
+				}
+				if strings.Contains(squeeze(s), squeeze(p.Secret())) || !strings.Contains(s, "***") {
+					t.Errorf("%s in the %s is %q", f.Name, where, s)
+				}
+			}
+		}
+	}
+}
+
+// squeeze leaves out white space and what colours a text.
+func squeeze(s string) string {
+	return strings.Join(strings.Fields(regexp.MustCompile("\x1b\\[[0-9;]*m").ReplaceAllString(s, "")), "")
 }
