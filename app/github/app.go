@@ -42,6 +42,8 @@ type Options struct {
 	Timeout time.Duration
 	// Transport carries the requests; the default goes over the network.
 	Transport http.RoundTripper
+	// Observe is told of every request once its answer begins, by the goroutine that made it.
+	Observe func(Observed)
 }
 
 // App is the GitHub App: every call to GitHub goes through it. Its methods may be called from many goroutines, they return
@@ -104,6 +106,7 @@ func New(o Options) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
+	f.observe = o.Observe
 	a := &App{
 		opts: o, at: o.Endpoints, cred: c, fence: f, rates: rates{m: map[string]*limit{}},
 		clients: map[int64]*ghapi.Client{}, where: map[RepoID]place{},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -451,6 +452,41 @@ func TestEveryAnswerIsClosed(t *testing.T) {
 	if open.opened.Load() < 20 || open.opened.Load() != open.closed.Load() {
 		t.Errorf("%d answers were opened, %d closed", open.opened.Load(), open.closed.Load())
 	}
+}
+
+func TestEveryRequestIsObservedWithoutNames(t *testing.T) {
+	t.Parallel()
+	checked.Both(t, func(t *testing.T, gh *githubtest.Server) {
+		r := setScene(t, gh)
+		var mu sync.Mutex
+		seen := map[string]int{}
+		app := r.connect(t, func(o *github.Options) {
+			o.Observe = func(o github.Observed) {
+				mu.Lock()
+				defer mu.Unlock()
+				seen[fmt.Sprint(o.Operation, " ", o.Status)]++
+				if o.Limit != map[bool]int{false: 5000, true: 0}[gh.GHES()] || o.Remaining > o.Limit {
+					t.Errorf("%s: limit %d, remaining %d", o.Operation, o.Limit, o.Remaining)
+				}
+			}
+		})
+		gh.Limit("app 1", 1, time.Hour) // somebody else's limit changes nothing here
+		tok := must[github.Token](t)(app.Mint(t.Context(), r.id()))
+		ok(t, errOf(app.Branch(t.Context(), r.id(), "main")))
+		ok(t, errOf(app.Files(t.Context(), r.id(), r.repo.Head("main"), 100, "README.md")))
+		_, _, _ = app.Permission(t.Context(), r.id(), "nobody")
+		ok(t, app.Revoke(t.Context(), tok))
+		want := map[string]int{
+			"GET /repositories/{}/installation 200": 1, "POST /app/installations/{}/access_tokens 201": 2, "GET /repositories/{}/branches/{} 200": 1,
+			"GET /repositories/{}/git/trees/{} 200": 1, "GET /repositories/{}/git/blobs/{} 200": 1,
+			"GET /repositories/{}/collaborators/{}/permission 404": 1, "DELETE /installation/token 204": 1,
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if !maps.Equal(seen, want) {
+			t.Errorf("got %v, want %v", seen, want)
+		}
+	})
 }
 
 // bodies counts the answers that are read and closed.

@@ -18,6 +18,8 @@ const maxAnswer = 32 << 20
 type fence struct {
 	base  http.RoundTripper
 	hosts map[string]bool // scheme://host
+	// observe is told of every request, also of those that the layers above make by themselves.
+	observe func(Observed)
 }
 
 func newFence(base http.RoundTripper, e Endpoints) (*fence, error) {
@@ -50,7 +52,9 @@ func (f *fence) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return nil, fail(Moved, "GitHub redirected this call to another host. It was not followed.")
 	}
+	begun := time.Now()
 	resp, err := f.base.RoundTrip(r)
+	f.watch(r, resp, begun)
 	if err != nil {
 		return nil, err
 	}
