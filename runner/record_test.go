@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/runner/build"
 	"github.com/claude-hub/claude-hub/runner/redact"
 	"github.com/claude-hub/claude-hub/runner/session"
@@ -33,5 +34,22 @@ func TestARecordIsWrittenWithoutTheValuesThatMessagesRepeat(t *testing.T) {
 	}
 	if rec.Failure.Message != "no "+value || rec.Notes[0] != value {
 		t.Error("the record in memory was changed under those who read it")
+	}
+}
+
+func TestNothingIsStoredAfterTheRunnerHasStopped(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	recipe, key := w.version(envspec.Spec{Image: w.image("app:v1", nil)})
+	id := w.session(recipe, key, w.repo())
+	w.untilState(id, wire.StateRunning)
+	worker := w.runner.worker(id)
+	worker.changed(false) // progress, to be reported in a moment
+	w.stop()
+	worker.mu.Lock()
+	defer worker.mu.Unlock()
+	if !worker.gone || worker.late != nil {
+		t.Error("a report that waits for its turn is still to come")
 	}
 }

@@ -43,7 +43,7 @@ type worker struct {
 	withheld string      // why a running Session's output isn't followed, as the log says already
 	track    *build.Track
 	late     *time.Timer // a report of progress that waits for its turn
-	gone     bool        // nothing is left: no more reports
+	gone     bool        // nothing is left, or the Runner has stopped: no more reports
 }
 
 // progressEvery keeps reports of progress at two a second.
@@ -141,6 +141,7 @@ func (w *worker) arm() {
 
 // run works until the Runner stops or nothing of the assignment is left.
 func (w *worker) run(ctx context.Context) {
+	defer w.mute()
 	if w.machine != nil {
 		defer w.machine.Settle()
 	}
@@ -313,7 +314,7 @@ func (w *worker) changed(urgent bool) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.late == nil && w.rec.State != "" {
+	if w.late == nil && w.rec.State != "" && !w.gone {
 		w.late = time.AfterFunc(progressEvery, func() {
 			w.mu.Lock()
 			w.late = nil
@@ -390,11 +391,17 @@ func (w *worker) held() *wire.Held {
 
 // forget ends the worker: nothing of the assignment is left on the host.
 func (w *worker) forget() error {
+	w.mute()
+	return w.r.forget(w)
+}
+
+// mute has nothing stored or reported any more: another process, or none, goes on.
+func (w *worker) mute() {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.gone = true
 	if w.late != nil {
 		w.late.Stop()
+		w.late = nil
 	}
-	w.mu.Unlock()
-	return w.r.forget(w)
 }
