@@ -145,3 +145,31 @@ func TestPayloadThatIsNoneIsSaidToBe(t *testing.T) {
 		t.Errorf("got %+v", e)
 	}
 }
+
+func TestMergeByABotAndARotatedSecret(t *testing.T) {
+	t.Parallel()
+	r := setScene(t, checked.New(t, githubtest.Options{}))
+	pull := r.repo.Propose(r.ana, "feature", githubtest.Files{"x": githubtest.Text("x")})
+	known := secrets(r.gh.RotateHookSecret(r.cred.ID))
+	h := newHub(t, &known)
+	r.gh.HookURL(r.cred.ID, h.URL)
+	queue := r.gh.Bot("github-merge-queue")
+	waiting := pull.Queue()
+	sha := pull.Merge(queue, "merge")
+	ok(t, r.gh.Settle(within(t, 20*time.Second)))
+	got := must[github.PullRequest](t)(r.app.PullRequest(t.Context(), r.id(), pull.Number))
+	if !got.Merged || got.MergedBy.ID != queue.ID || got.MergedBy.Type != "Bot" || got.MergeCommit != sha {
+		t.Errorf("got %+v", got)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var closed, queued bool
+	for _, d := range h.took {
+		e := must[github.Event](t)(d.Decode())
+		closed = closed || e.Name == "pull_request" && e.Action == "closed" && e.Sender.Type == "Bot" && e.PullRequest.Merged
+		queued = queued || e.Name == "merge_group" && e.MergeGroup.SHA == waiting && e.MergeGroup.Ref == "main"
+	}
+	if !closed || !queued {
+		t.Errorf("told of the merge: %v, of the queue: %v", closed, queued)
+	}
+}

@@ -1,4 +1,9 @@
-// Package github is the GitHub App: what the Hub knows of GitHub's objects.
+// Package github is the GitHub App: everything the Hub asks of GitHub goes through it, as the App, as one of its
+// installations or as a person, and what arrives from GitHub is verified and read here. It keeps nothing but tokens in
+// memory, and decides nothing.
+//
+// It is built on go-githubapp and go-github, around the traps that facts/github.md §1 lists. Its tests run against
+// githubtest, a GitHub of one's own.
 package github
 
 import "strconv"
