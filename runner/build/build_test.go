@@ -104,20 +104,27 @@ func TestAReferenceIsPinnedByDigest(t *testing.T) {
 func TestLeftoversAreNamedShortly(t *testing.T) {
 	t.Parallel()
 	p := func(argv ...string) agent.Process { return agent.Process{Argv: argv} }
-	if got := leftovers(nil, "stopped"); got != "" {
+	if got := leftovers(&redact.Set{}, nil, "stopped"); got != "" {
 		t.Error(got)
 	}
-	if got := leftovers([]agent.Process{p("/usr/bin/redis-server", "*:6379")}, "stopped"); got != "1 background process stopped: redis-server" {
+	if got := leftovers(&redact.Set{}, []agent.Process{p("/usr/bin/redis-server", "*:6379")}, "stopped"); got != "1 background process stopped: redis-server" {
 		t.Error(got)
 	}
-	if got := leftovers([]agent.Process{p("sleep"), p("/bin/sleep"), p("a%s")}, "still running"); got != "3 background processes still running: a%s, sleep (2)" {
+	if got := leftovers(&redact.Set{}, []agent.Process{p("sleep"), p("/bin/sleep"), p("a%s")}, "still running"); got != "3 background processes still running: a%s, sleep (2)" {
 		t.Error(got)
+	}
+	var set redact.Set
+	if err := set.Add("V", []byte("pass/word-of-a-value")); err != nil {
+		t.Fatal(err)
+	}
+	if got := leftovers(&set, []agent.Process{p("worker-pass/word-of-a-value")}, "stopped"); strings.Contains(got, "word-of") {
+		t.Errorf("the part of a value behind its slash is shown: %q", got)
 	}
 	var many []agent.Process
 	for i := range 12 {
 		many = append(many, p(fmt.Sprintf("p%02d", i)))
 	}
-	if got := leftovers(many, "stopped"); !strings.HasSuffix(got, "p07 and 4 more") {
+	if got := leftovers(&redact.Set{}, many, "stopped"); !strings.HasSuffix(got, "p07 and 4 more") {
 		t.Error(got)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/runner/agent"
 	"github.com/claude-hub/claude-hub/runner/image"
+	"github.com/claude-hub/claude-hub/runner/redact"
 	"github.com/claude-hub/claude-hub/runner/sandbox"
 	"github.com/claude-hub/claude-hub/runner/secret"
 	"github.com/claude-hub/claude-hub/runner/wire"
@@ -146,7 +147,7 @@ func (b *Builder) bootstrap(ctx context.Context, j *Job, spec envspec.Spec, img 
 	if err := b.settle(ctx, j, c, img); err != nil {
 		return err
 	}
-	note, err := b.stopLeftovers(ctx, c)
+	note, err := b.stopLeftovers(ctx, j.Log.Set(), c)
 	if err != nil {
 		return cause(ctx, err)
 	}
@@ -245,7 +246,7 @@ func (l *limited) Write(p []byte) (int, error) {
 }
 
 // stopLeftovers ends what the bootstrap left running, so that the snapshot is of a root filesystem at rest.
-func (b *Builder) stopLeftovers(ctx context.Context, c *agent.Client) (string, error) {
+func (b *Builder) stopLeftovers(ctx context.Context, set *redact.Set, c *agent.Client) (string, error) {
 	procs, err := c.Processes(ctx)
 	if err != nil {
 		return "", err
@@ -253,7 +254,7 @@ func (b *Builder) stopLeftovers(ctx context.Context, c *agent.Client) (string, e
 	if len(procs) == 0 {
 		return "", nil
 	}
-	return leftovers(procs, "stopped"), c.KillAll(ctx, leftoverGrace)
+	return leftovers(set, procs, "stopped"), c.KillAll(ctx, leftoverGrace)
 }
 
 func (b *Builder) snapshot(ctx context.Context, j *Job, img image.Image, box sandbox.ID, name string) (Base, error) {

@@ -33,7 +33,7 @@ func (b *Builder) probe(ctx context.Context, j *Job, spec envspec.Spec, c *agent
 		j.Track.Note(j.Log.Text(warning))
 	}
 	j.Marks.Login = env
-	if _, err := b.stopLeftovers(ctx, c); err != nil {
+	if _, err := b.stopLeftovers(ctx, j.Log.Set(), c); err != nil {
 		return cause(ctx, err)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/claude-hub/claude-hub/runner/agent"
+	"github.com/claude-hub/claude-hub/runner/redact"
 	"github.com/claude-hub/claude-hub/runner/sandbox"
 	"github.com/claude-hub/claude-hub/runner/wire"
 )
@@ -111,14 +112,14 @@ func Script(id, name, body string, env []string, dir, user string) agent.Cmd {
 }
 
 // leftovers names processes in a few words: "2 background processes stopped: redis-server, sleep". Empty when there
-// are none.
-func leftovers(procs []agent.Process, verb string) string {
+// are none. A name is masked before its folder is cut off: what is left of a value with a slash could not be.
+func leftovers(set *redact.Set, procs []agent.Process, verb string) string {
 	if len(procs) == 0 {
 		return ""
 	}
 	count := map[string]int{}
 	for _, p := range procs {
-		count[filepath.Base(p.Argv[0])]++
+		count[filepath.Base(set.Text(p.Argv[0]).String())]++
 	}
 	names := make([]string, 0, len(count))
 	for n, k := range count {

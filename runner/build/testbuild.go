@@ -196,7 +196,7 @@ func (b *Builder) start(ctx context.Context, j *Job, spec envspec.Spec, base Bas
 	}
 	note := ""
 	if procs, err := c.Processes(ctx); err == nil {
-		note = leftovers(procs, "still running")
+		note = leftovers(j.Log.Set(), procs, "still running")
 	}
 	j.Log.Mark("start script: done in %s", took(j.Track.Since(wire.PhaseStart)))
 	j.Track.End(wire.PhaseStart, j.Log.Text(note), &exit.Code)

@@ -3,7 +3,7 @@
 //	print CHANNEL [FORM,FORM…]        on stdout
 //	print -2 CHANNEL [FORM,FORM…]     on stderr
 //	print -slow CHANNEL [FORM,FORM…]  on stdout, a few bytes at a time with pauses longer than a terminal holds anything back
-//	print -leave                      leaves a process that is named as the last line of the value, and one as its hex
+//	print -leave                      leaves a process that is named as the first line of the value, and one as its hex
 //	print -file                       makes a file in the working folder that is named as the value in hex, and holds it
 package main
 
@@ -58,8 +58,8 @@ func run(args []string) error {
 }
 
 func leave(value string) error {
-	last := value[strings.LastIndexByte(value, '\n')+1:]
-	for _, name := range []string{last, hex.EncodeToString([]byte(value))} {
+	first, _, _ := strings.Cut(value, "\n")
+	for _, name := range []string{first, hex.EncodeToString([]byte(value))} {
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Args = []string{name, "-rest"}
 		if err := cmd.Start(); err != nil {
