@@ -20,7 +20,8 @@ import (
 // and gets a new id. Without a new one it keeps the value that a Sensitive Variable in before has, under its ValueID where
 // spec says one (so that a rename keeps it), else under its name; before are those it may keep from, such as the draft's,
 // the current version's, and a restored one's, the first found counting. A Sensitive Variable that has no value anywhere is
-// stored without; Missing names it. A new value for one whose own was lost takes its place and id.
+// stored without; Missing names it. A new value for one whose own was lost takes its place and id. No two Variables have one
+// Sensitive value: the second that would, or that has it by its name only, needs a new one.
 //
 // A Sensitive value never becomes Plain: a Variable that was Sensitive needs a value of its own to be Plain, and the other
 // way round. Each thing wrong is a fault.Invalid with the field "variables.NAME". Without an encryption key a new Sensitive
@@ -30,7 +31,10 @@ func (v *Vault) Keep(tx *store.Tx, environment string, before []envspec.Variable
 	if err != nil {
 		return envspec.Spec{}, err
 	}
-	k := keeping{vault: v, tx: tx, environment: environment, before: before, given: given, stored: stored, who: who, seen: map[string]bool{}}
+	k := keeping{vault: v, tx: tx, environment: environment, before: before, given: given, stored: stored, who: who, seen: map[string]bool{}, holder: map[string]string{}}
+	for _, x := range spec.Variables {
+		k.claim(x)
+	}
 	out := envspec.Detach(spec)
 	for i := range out.Variables {
 		if err := k.one(&out.Variables[i], spec.Variables[i].Value); err != nil {
@@ -60,6 +64,7 @@ type keeping struct {
 	stored      map[string]row
 	who         string
 	seen        map[string]bool
+	holder      map[string]string // id of a Sensitive value → name of the Variable that has it from now on
 	total       int
 	problems    map[string]string // field → sentence
 }
@@ -73,7 +78,11 @@ func (k *keeping) wrong(name string, err error) {
 		field += "." + name
 	}
 	if _, said := k.problems[field]; !said {
-		k.problems[field] = sentence(err.Error()) + "."
+		s := sentence(err.Error())
+		if !strings.HasSuffix(s, "?") {
+			s += "."
+		}
+		k.problems[field] = s
 	}
 }
 
@@ -194,7 +203,7 @@ func keepPlain(tx *store.Tx, environment, value, who string) (string, error) {
 }
 
 func (k *keeping) sensitive(x *envspec.Variable, given []byte, isGiven bool) error {
-	kept, err := k.keeps(*x)
+	kept, err := k.keeps(*x, isGiven)
 	if err != nil && !isGiven {
 		k.wrong(x.Name, err)
 		return nil
@@ -227,8 +236,37 @@ func (k *keeping) sensitive(x *envspec.Variable, given []byte, isGiven bool) err
 	return nil
 }
 
-// keeps is the id of the value that x has without a new one, "" for none.
-func (k *keeping) keeps(x envspec.Variable) (string, error) {
+// claim has x, which names a value by its id and is left with it, come before those that would have it by their name only.
+func (k *keeping) claim(x envspec.Variable) {
+	if x.Link != "" || !x.Sensitive || x.ValueID == "" || k.holder[x.ValueID] != "" {
+		return
+	}
+	if _, isGiven := k.given[x.Name]; isGiven && !k.stored[x.ValueID].lost {
+		return // it gets an id of its own
+	}
+	if id, err := k.had(x); err == nil {
+		k.holder[id] = x.Name
+	}
+}
+
+// keeps is the id of the value that x has without a new one, "" for none. Each value is one Variable's: what is
+// entered in place of a lost one would be another's too.
+func (k *keeping) keeps(x envspec.Variable, isGiven bool) (string, error) {
+	id, err := k.had(x)
+	if err != nil || id == "" {
+		return "", err
+	}
+	if by := k.holder[id]; by != "" && by != x.Name {
+		return "", fmt.Errorf("%s would have the value of %s, and each Sensitive Variable has one of its own: give %s a new value", x.Name, by, x.Name)
+	}
+	if !isGiven || k.stored[id].lost {
+		k.holder[id] = x.Name
+	}
+	return id, nil
+}
+
+// had is the id of the value that x comes with, "" for none.
+func (k *keeping) had(x envspec.Variable) (string, error) {
 	if x.ValueID == "" {
 		for _, b := range k.before {
 			if r, ok := k.stored[b.ValueID]; ok && b.Name == x.Name && b.Sensitive && r.sensitive {

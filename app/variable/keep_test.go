@@ -127,6 +127,54 @@ func TestASensitiveValueIsKeptUntilItGetsANewOne(t *testing.T) {
 	})
 }
 
+func TestNoTwoVariablesHaveOneSensitiveValue(t *testing.T) {
+	each(t, func(t *testing.T, r *rig) {
+		before := r.keep(nil, of(sensitive("A"), sensitive("B")), map[string][]byte{"A": []byte(token), "B": []byte(token)}).Variables
+		a, b := before[0].ValueID, before[1].ValueID
+		if a == b {
+			t.Fatal("the same text for two has one id")
+		}
+		has := func(name, id string) envspec.Variable {
+			v := sensitive(name)
+			v.ValueID = id
+			return v
+		}
+		const says = " would have the value of "
+		_, err := r.tryKeep("here", before, of(has("A", a), has("B", a)), nil)
+		refused(t, err, "variables.B", "B"+says+"A, and each Sensitive Variable has one of its own: give B a new value.")
+		// An id comes before a name, in whichever order they stand.
+		for _, vars := range [][]envspec.Variable{{has("NEW", a), sensitive("A")}, {sensitive("A"), has("NEW", a)}} {
+			_, err = r.tryKeep("here", before, of(vars...), nil)
+			refused(t, err, "variables.A", "A"+says+"NEW")
+			got := r.keep(before, of(vars...), map[string][]byte{"A": []byte("a-value-of-its-own")})
+			r.wantValue(got, "NEW", token)
+			r.wantValue(got, "A", "a-value-of-its-own")
+		}
+		// Neither do two that a Spec from before this rule has with one id.
+		_, err = r.tryKeep("here", []envspec.Variable{has("A", a), has("B", a)}, of(sensitive("A"), sensitive("B")), nil)
+		refused(t, err, "variables.B", "B"+says+"A")
+
+		swapped := r.keep(before, of(has("A", b), has("B", a)), nil)
+		if swapped.Variables[0].ValueID != b || swapped.Variables[1].ValueID != a {
+			t.Errorf("swapped: %+v", swapped.Variables)
+		}
+		renamed := r.keep(before, of(has("A", a), has("C", a)), map[string][]byte{"A": []byte("a-value-of-its-own")})
+		if renamed.Variables[1].ValueID != a {
+			t.Error("C doesn't have what A gave up")
+		}
+		r.wantValue(renamed, "A", "a-value-of-its-own")
+
+		r = r.lose(2)
+		// Of two that would take one lost value's place, the one that names it does.
+		got := r.keep(before, of(sensitive("A"), has("NEW", a)), map[string][]byte{"A": []byte("entered-for-a"), "NEW": []byte("entered-for-new")})
+		if got.Variables[1].ValueID != a || got.Variables[0].ValueID == a {
+			t.Errorf("after the key was lost: %+v", got.Variables)
+		}
+		r.wantValue(got, "A", "entered-for-a")
+		r.wantValue(got, "NEW", "entered-for-new")
+	})
+}
+
 func TestASensitiveValueNeverBecomesPlain(t *testing.T) {
 	each(t, func(t *testing.T, r *rig) {
 		before := r.keep(nil, of(sensitive("A"), plain("P", "public")), map[string][]byte{"A": []byte(token)}).Variables

@@ -65,6 +65,9 @@ func TestALinkHasTheSharedValueUnderItsOwnName(t *testing.T) {
 		}
 		_, err := r.tryKeep("here", nil, of(link("A", "NPM_TOKE")), nil)
 		refused(t, err, "variables.A", "links the Shared variable NPM_TOKE, which doesn't exist. Did you mean NPM_TOKEN?")
+		if said := fault.Of(err).Fields["variables.A"]; !strings.HasSuffix(said, "NPM_TOKEN?") {
+			t.Errorf("the question ends as a statement: %s", said)
+		}
 		_, err = r.tryKeep("here", nil, of(link("A", "REGION"), plain("A", "x")), nil)
 		refused(t, err, "variables.A", "there twice")
 	})
