@@ -123,6 +123,9 @@ func (s *Service) finish(tx *store.Tx, test TestBuild, state string, detail wire
 	if err := s.forget(tx, test.environment, test.Spec.Variables); err != nil {
 		return err
 	}
+	if err := s.vault.Release(tx, test.ID); err != nil {
+		return err
+	}
 	if _, err := s.fleet.Change(tx, test.assignment, fleet.Remove, time.Time{}); err != nil {
 		return err
 	}

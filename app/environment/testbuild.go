@@ -49,7 +49,7 @@ type TestBuild struct {
 func (t TestBuild) Final() bool { return !t.FinishedAt.IsZero() }
 
 // Test starts a Test build of revision rev of the Repo's web draft on a Runner, named by its id or
-// its name.
+// its name. The Shared variables that it links stay until its end, whatever the draft links meanwhile.
 func (s *Service) Test(ctx context.Context, g access.Grant, rev int64, runner string) (TestBuild, error) {
 	if runner == "" {
 		return TestBuild{}, fault.Field("runner", "Choose the Runner that the Test build should run on.")
@@ -94,6 +94,9 @@ func (s *Service) Test(ctx context.Context, g access.Grant, rev int64, runner st
 		}
 		if _, err := tx.Exec(insertTestSQL, id, env.ID, draft.Revision, spec, string(draft.TestKey), on.ID, a.ID, tx.Now().UnixMilli(), g.Actor()); err != nil {
 			return fmt.Errorf("save Test build: %w", err)
+		}
+		if err := s.vault.Hold(tx, env.ID, id, draft.Spec); err != nil {
+			return err
 		}
 		if test, err = scanTest(tx.Row(testSQL, env.ID, id).Scan); err != nil {
 			return fmt.Errorf("read Test build: %w", err)

@@ -367,6 +367,70 @@ func TestATestBuildGetsTheValuesOfItsOwnRevision(t *testing.T) {
 	}
 }
 
+// Whatever becomes of the draft, a Test build that is under way has what it links until its end, however it ends.
+func TestASharedVariableStaysWhileATestBuildLinksIt(t *testing.T) {
+	t.Parallel()
+	for how, end := range map[string]func(*testing.T, *apptest.Hub, *apptest.Runner, access.Grant, string, *storetest.Clock){
+		"passed": func(_ *testing.T, _ *apptest.Hub, r *apptest.Runner, _ access.Grant, _ string, _ *storetest.Clock) {
+			r.Pass(r.Item())
+		},
+		"failed": func(_ *testing.T, _ *apptest.Hub, r *apptest.Runner, _ access.Grant, _ string, _ *storetest.Clock) {
+			r.MustReport(r.Item(), wire.StateFailed, wire.TestBuildDetail{})
+		},
+		"cancelled": func(t *testing.T, h *apptest.Hub, r *apptest.Runner, ana access.Grant, test string, _ *storetest.Clock) {
+			if err := h.Environments.Cancel(t.Context(), ana, test); err != nil {
+				t.Fatal(err)
+			}
+			if err := h.Vault.DeleteShared(t.Context(), ana.Who(), "HUB_WIDE", 1); !fault.Is(err, fault.Refused) {
+				t.Errorf("cancelling, deleted before its Runner stopped: %v", err)
+			}
+			r.MustReport(r.Item(), wire.StateCancelled, wire.TestBuildDetail{})
+		},
+		"lost": func(t *testing.T, h *apptest.Hub, r *apptest.Runner, _ access.Grant, _ string, clock *storetest.Clock) {
+			if err := h.Fleet.Revoke(t.Context(), r.ID, "ana"); err != nil {
+				t.Fatal(err)
+			}
+			for range 24 {
+				clock.Advance(5 * time.Second)
+				if err := h.Fleet.RunOnce(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			db := storetest.New(t)
+			clock := storetest.NewClock(db)
+			h := apptest.New(t, db, apptest.Options{})
+			ana, r := h.Grant("ana"), h.Runner("r1")
+			makeShared(t, h, ana)
+			d := save(t, h, ana, withVariables(), given())
+			test, err := h.Environments.Test(t.Context(), ana, d.Revision, "r1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := h.Environments.Discard(t.Context(), ana, d.Revision); err != nil {
+				t.Fatal(err)
+			}
+			err = h.Vault.DeleteShared(t.Context(), ana.Who(), "HUB_WIDE", 1)
+			wantFault(t, err, fault.Refused, "that of acme/rocket. Take the Link out there first, and let Test builds that still use it end.")
+			_, err = h.Vault.RenameShared(t.Context(), ana.Who(), "HUB_WIDE", 1, "OTHER")
+			wantFault(t, err, fault.Refused, "can't be renamed")
+			if values, refused := r.Values(r.Item()); string(values["WIDE"].GetValue()) != shared {
+				t.Errorf("the Test build lost its value: %s", refused)
+			}
+			end(t, h, r, ana, test.ID, clock)
+			if test, err = h.Environments.TestBuild(t.Context(), ana, test.ID); err != nil || test.State != how {
+				t.Fatalf("%s, %v", test.State, err)
+			}
+			if err := h.Vault.DeleteShared(t.Context(), ana.Who(), "HUB_WIDE", 1); err != nil {
+				t.Errorf("after its end: %v", err)
+			}
+		})
+	}
+}
+
 func TestANewSharedValueIsSaidOfTheVersionsThatUseItAtBuild(t *testing.T) {
 	t.Parallel()
 	db := storetest.New(t)

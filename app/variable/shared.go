@@ -49,8 +49,8 @@ func (s Shared) Format(f fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(f, "Shared variable %s (%s, revision %d)", s.Name, s.ID, s.Revision)
 }
 
-// Users are the Repos whose draft or current version links a Shared variable: those that the person may use by name, the
-// others by their number.
+// Users are the Repos whose draft, current version or running Test build links a Shared variable: those that the person may
+// use by name, the others by their number.
 type Users struct {
 	Repos  []access.Repo // by name
 	Hidden int
@@ -388,7 +388,8 @@ func unused(tx *store.Tx, repos []access.Repo, s Shared, what string) error {
 		return err
 	}
 	if by := users.Sentence(); by != "" {
-		return fault.New(fault.Refused, "The Shared variable %s can't be %s while a draft or an applied version links it: that of %s. Take the Link out there first.", s.Name, what, by)
+		return fault.New(fault.Refused, "The Shared variable %s can't be %s while a draft or an applied version links it: that of %s. "+
+			"Take the Link out there first, and let Test builds that still use it end.", s.Name, what, by)
 	}
 	return nil
 }
@@ -445,8 +446,8 @@ func recordShared(tx *store.Tx, who access.Person, s Shared, action string) erro
 	}})
 }
 
-// Hold records the Shared variables that spec links, for as long as holder (a draft's or a current version's id) stands for
-// it, in place of those it had: none of them can be renamed or deleted meanwhile.
+// Hold records the Shared variables that spec links, for as long as holder (the id of a draft, of a current version, or of a
+// Test build that has not ended) stands for it, in place of those it had: none of them can be renamed or deleted meanwhile.
 func (v *Vault) Hold(tx *store.Tx, environment, holder string, spec envspec.Spec) error {
 	if err := v.Release(tx, holder); err != nil {
 		return err
