@@ -24,6 +24,7 @@ import (
 	"github.com/claude-hub/claude-hub/runner/build"
 	"github.com/claude-hub/claude-hub/runner/hubclient"
 	"github.com/claude-hub/claude-hub/runner/image"
+	"github.com/claude-hub/claude-hub/runner/redact"
 	"github.com/claude-hub/claude-hub/runner/sandbox"
 	"github.com/claude-hub/claude-hub/runner/sandbox/oci"
 	"github.com/claude-hub/claude-hub/runner/secret"
@@ -317,6 +318,7 @@ func (r *Runner) forget(w *worker) error {
 	if err := os.Remove(r.recordPath(w.id)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
+	redact.Process.Leave(w.set)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.workers, w.id)
@@ -403,6 +405,11 @@ func (r *Runner) sweep(ctx context.Context) error {
 
 // Close gives the data folder back. Sandboxes live on.
 func (r *Runner) Close() error {
+	r.mu.Lock()
+	for _, w := range r.workers {
+		redact.Process.Leave(w.set)
+	}
+	r.mu.Unlock()
 	var errs []error
 	if r.spool != nil {
 		errs = append(errs, r.spool.Close())

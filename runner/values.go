@@ -39,7 +39,8 @@ func (w *worker) values(ctx context.Context, rec record, recipe wire.Recipe) (*s
 					return nil, refuse(fmt.Sprintf("the Hub sent no value of the Variable %s", v.Name))
 				}
 			}
-			return vs, vs.Hide(w.set, redact.Process)
+			redact.Process.Join(w.set) // until the assignment is forgotten: values that were replaced are in the Set still
+			return vs, vs.Hide(w.set)
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case errors.Is(err, hubclient.ErrFenced), errors.Is(err, hubclient.ErrStale), errors.Is(err, hubclient.ErrUnknown):

@@ -2,21 +2,20 @@ package redact
 
 import "io"
 
-// Process is every Sensitive value that this process has learned, whatever assignment it belongs to: for its own log, which
-// belongs to none.
-var Process = new(Set)
+// Redactor redacts a text that is whole: a Set, or a Group of them.
+type Redactor interface{ Text(v string) Text }
 
 // LogWriter redacts what a logger writes: each Write is one whole entry, as zerolog's and the standard library's are. It answers as
 // io.Writer asks, with the length it was given, and may be used from many goroutines if w may.
-func LogWriter(set *Set, w io.Writer) io.Writer { return logWriter{set, w} }
+func LogWriter(r Redactor, w io.Writer) io.Writer { return logWriter{r, w} }
 
 type logWriter struct {
-	set *Set
-	w   io.Writer
+	r Redactor
+	w io.Writer
 }
 
 func (l logWriter) Write(p []byte) (int, error) {
-	if _, err := io.WriteString(l.w, l.set.Text(string(p)).String()); err != nil {
+	if _, err := io.WriteString(l.w, l.r.Text(string(p)).String()); err != nil {
 		return 0, err
 	}
 	return len(p), nil
