@@ -325,10 +325,14 @@ func (w *worker) setFailure(f *wire.Failure) {
 func (w *worker) awake(ctx context.Context, rec record) error {
 	m := w.machine
 	if m.State().Awake && m.Done() != nil {
-		if known, err := w.resume(ctx, rec); err != nil || !known {
+		known, err := w.resume(ctx, rec)
+		if err != nil {
 			return err
 		}
 		w.serve(ctx)
+		if !known {
+			return nil
+		}
 		if rec.State == wire.StateRunning && rec.Did == rec.Generation {
 			return nil
 		}

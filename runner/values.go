@@ -57,7 +57,7 @@ func (w *worker) values(ctx context.Context, rec record, recipe wire.Recipe) (*s
 // resume has a Session that an earlier process of the Runner left running go on under this one, which must know its values before
 // it follows any output. known is false while it doesn't: then the Sandbox goes on by itself, and each new list of the Hub
 // asks again. Values that were replaced since its boot are nowhere to be had, and its processes may still print them: what
-// they print is not shown until the Session has slept.
+// they print is not shown until the Session has slept, and who opens a channel is told so.
 func (w *worker) resume(ctx context.Context, rec record) (known bool, err error) {
 	m := w.machine
 	if m.Followed() {
@@ -87,6 +87,7 @@ func (w *worker) resume(ctx context.Context, rec record) (known bool, err error)
 			w.stream.Mark("the Sandbox goes on, but what it prints is not shown until its values are there to be hidden: %s", failed.Message)
 			w.track.Note(notShown(failed.Message))
 		}
+		m.Withhold(notServed(failed.Message))
 		return false, nil
 	case errors.Is(err, build.ErrShutdown), errors.Is(err, build.ErrCancelled), errors.Is(err, errStale), ctx.Err() != nil:
 		return false, nil
@@ -99,3 +100,11 @@ const replacedValues = "a Sensitive value that it was started with was replaced,
 	"knows what to hide. Put the Session to sleep and wake it: it then has the new value"
 
 func notShown(why string) string { return "what the Session prints is not shown: " + why }
+
+// notServed is what an exec or a terminal is answered meanwhile.
+func notServed(why string) string {
+	if why != replacedValues {
+		why += ". After that, put the Session to sleep and wake it"
+	}
+	return "this Session can't show what a command or a terminal prints, so it runs none: " + why
+}

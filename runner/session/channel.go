@@ -58,13 +58,18 @@ type channel struct {
 
 // Channels makes the Session serve exactly these, those of the Hub's newest list. A channel that is no longer in it
 // has its process ended. A list may be older than the end of a channel that is in it: that is not served again, since
-// the agent no longer knows its command and would run it a second time. Of an adopted Sandbox none is served before Follow.
+// the agent no longer knows its command and would run it a second time. Of an adopted Sandbox none is served before Follow:
+// they wait, or after Withhold are answered at once with its reason and code 125, and a process that one already has is ended,
+// since nobody will ever see what it prints.
 func (m *Machine) Channels(ctx context.Context, list []*wire.Channel, fence int64, dial Dialer) {
 	wanted := map[string]bool{}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	withheld := ""
 	if m.box != nil && !m.follow {
-		return
+		if withheld = m.withheld; withheld == "" {
+			return
+		}
 	}
 	for _, w := range list {
 		wanted[w.Id] = true
@@ -83,7 +88,7 @@ func (m *Machine) Channels(ctx context.Context, list []*wire.Channel, fence int6
 				m.served[ch.id] = true
 				m.mu.Unlock()
 			}()
-			ch.serve(cctx, w.SpecJson)
+			ch.serve(cctx, w.SpecJson, withheld)
 		})
 	}
 	for id, ch := range m.chans {
@@ -97,7 +102,8 @@ func (m *Machine) Channels(ctx context.Context, list []*wire.Channel, fence int6
 // Settle waits until no channel is served and no start script followed any more, after the Runner's life has ended.
 func (m *Machine) Settle() { m.serving.Wait() }
 
-func (ch *channel) serve(ctx context.Context, specJSON string) {
+// serve brings the channel to its end. withheld is why it can only be refused.
+func (ch *channel) serve(ctx context.Context, specJSON, withheld string) {
 	var wg sync.WaitGroup
 	pipeCtx, stopPipe := context.WithCancel(ctx)
 	wg.Go(func() {
@@ -109,6 +115,13 @@ func (ch *channel) serve(ctx context.Context, specJSON string) {
 	defer release()
 	if err := json.Unmarshal([]byte(specJSON), &ch.spec); err != nil {
 		ch.fail(ctx, "this Runner can't read what to run; update the Runner")
+		return
+	}
+	if withheld != "" {
+		ch.fail(ctx, withheld)
+		if ch.c = ch.m.client(); ch.c != nil && !errors.Is(context.Cause(ctx), build.ErrShutdown) {
+			ch.end(context.WithoutCancel(ctx), false)
+		}
 		return
 	}
 	counts := len(ch.spec.Argv) > 0 && !ch.spec.TTY

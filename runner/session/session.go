@@ -58,20 +58,21 @@ type Machine struct {
 	act   activity
 	life  context.Context
 
-	serving sync.WaitGroup
-	mu      sync.Mutex
-	out     *build.Log
-	st      State
-	booted  time.Time
-	payload wire.Session
-	values  *secret.Values // of the newest wake; in memory only
-	box     sandbox.Sandbox
-	base    build.Base
-	follow  bool               // values are known, so what the Sandbox prints may be read
-	script  context.CancelFunc // ends following the start script, and the probe after it
-	ended   chan struct{}      // closed when neither is followed any more
-	chans   map[string]*channel
-	served  map[string]bool // channels that came to their end, while the Hub's list still has them
+	serving  sync.WaitGroup
+	mu       sync.Mutex
+	out      *build.Log
+	st       State
+	booted   time.Time
+	payload  wire.Session
+	values   *secret.Values // of the newest wake; in memory only
+	box      sandbox.Sandbox
+	base     build.Base
+	follow   bool               // values are known, so what the Sandbox prints may be read
+	withheld string             // why they are not, for who opens a channel; empty while that may only take a moment
+	script   context.CancelFunc // ends following the start script, and the probe after it
+	ended    chan struct{}      // closed when neither is followed any more
+	chans    map[string]*channel
+	served   map[string]bool // channels that came to their end, while the Hub's list still has them
 }
 
 // Options of a Machine.
@@ -185,7 +186,7 @@ func (m *Machine) disk() sandbox.Disk {
 // again says that an earlier process of the Runner was killed in this very start: a bootstrap that failed then has failed.
 func (m *Machine) Wake(ctx context.Context, p wire.Session, values *secret.Values, again bool) error {
 	m.mu.Lock()
-	m.payload, m.values, m.follow = p, values, true
+	m.payload, m.values, m.follow, m.withheld = p, values, true, ""
 	if !again {
 		m.st.Build.Failed = nil
 	}
@@ -395,7 +396,7 @@ func (m *Machine) Adopt(ctx context.Context) (bool, error) {
 		return false, m.halt(ctx, 0)
 	}
 	m.mu.Lock()
-	m.box, m.base, m.booted, m.follow = s, base, time.Now(), false
+	m.box, m.base, m.booted, m.follow, m.withheld = s, base, time.Now(), false, ""
 	m.mu.Unlock()
 	m.act.open()
 	return true, nil
@@ -419,11 +420,21 @@ func (m *Machine) Payload() wire.Session {
 // values already, and they cover State.Handed.
 func (m *Machine) Follow(values *secret.Values) {
 	m.mu.Lock()
-	m.values, m.follow = values, true
+	m.values, m.follow, m.withheld = values, true, ""
 	p, base, st := m.payload, m.base, m.st
 	m.mu.Unlock()
 	if st.Starting || st.Probed != st.Boot {
 		m.start(p, base)
+	}
+}
+
+// Withhold says of an adopted Sandbox that its values are nowhere to be had: why, in a sentence that says what to do. From now on
+// that is what Channels answers, until Follow or Wake.
+func (m *Machine) Withhold(why string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.follow {
+		m.withheld = why
 	}
 }
 
