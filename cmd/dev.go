@@ -44,7 +44,7 @@ Ctrl-C stops at once: Sandboxes then live on and are adopted at the next start.`
 			if err != nil {
 				return err
 			}
-			return dev(c.Context(), cfg, log, c.OutOrStdout())
+			return withRemedy(dev(c.Context(), cfg, log, c.OutOrStdout()), flags)
 		},
 	}
 	flags.add(c)

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -48,11 +47,7 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	if err != nil {
 		return nil, err
 	}
-	database := cfg.Hub.Database
-	if database == "" {
-		database = filepath.Join(cfg.Data, "hub.db")
-	}
-	db, err := store.Open(ctx, database)
+	db, err := store.Open(ctx, databaseOf(cfg))
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}

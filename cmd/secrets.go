@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -31,13 +30,9 @@ func openSecrets(ctx context.Context, flags configFlags, opts ...store.Option) (
 	if err != nil {
 		return nil, nil, err
 	}
-	database := cfg.Hub.Database
-	if database == "" {
-		database = filepath.Join(cfg.Data, "hub.db")
-	}
-	db, err := store.Open(ctx, database, opts...)
+	db, err := openExisting(ctx, cfg, opts...)
 	if err != nil {
-		return nil, nil, fmt.Errorf("open the database: %w", err)
+		return nil, nil, err
 	}
 	return db, seal.New(db, keys, seal.Columns()), nil
 }

@@ -202,3 +202,30 @@ func TestSecretsResetIsRefusedWhileAHubRuns(t *testing.T) {
 		t.Errorf("without it: %s%v", out, err)
 	}
 }
+
+func TestASecretsCommandNeedsTheDatabaseOfAHub(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"secrets-reset", "--dry-run"}, {"secrets-reset", "--yes"}, {"secrets-rotate"}, {"token", "--login", "ana"}} {
+		data := t.TempDir()
+		out, err := secrets(t, data, seal.NewKey(), "", args...)
+		if want := "there is no database of a Hub at " + filepath.Join(data, "hub.db"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %s%v, want %q", args, out, err, want)
+		}
+		if left, err := os.ReadDir(data); err != nil || len(left) > 0 {
+			t.Errorf("%v made something in the data folder: %v %v", args, left, err)
+		}
+	}
+}
+
+func TestAHubThatLacksAKeyNamesTheRemedyWithItsOwnFlags(t *testing.T) {
+	t.Parallel()
+	lost := fmt.Errorf("start: %w", &seal.LostError{Missing: []seal.InUse{{ID: "a"}}})
+	err := withRemedy(lost, configFlags{file: "hub.yml", data: "/srv/hub"})
+	if !errors.Is(err, lost) || !strings.Contains(err.Error(), "claude-hub secrets-reset --config hub.yml --data /srv/hub --dry-run") {
+		t.Errorf("the remedy can't be typed as it is: %v", err)
+	}
+	other := errors.New("the disk is full")
+	if withRemedy(lost, configFlags{}) != lost || withRemedy(other, configFlags{data: "/srv/hub"}) != other {
+		t.Error("a remedy is said where there is none, or none is needed")
+	}
+}

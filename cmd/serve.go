@@ -28,7 +28,7 @@ Several Hubs may run on one PostgreSQL database. Runners connect to it; the Hub 
 			}
 			h, err := openHub(c.Context(), cfg, log)
 			if err != nil {
-				return err
+				return withRemedy(err, flags)
 			}
 			return h.run(c.Context())
 		},

@@ -3,13 +3,11 @@ package cmd
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/claude-hub/claude-hub/app/access"
-	"github.com/claude-hub/claude-hub/store"
 )
 
 func tokenCommand() *cobra.Command {
@@ -29,13 +27,9 @@ host, also while the Hub runs. It needs dev login (key dev.login).`,
 			if login == "" {
 				return usageError{errors.New("say whose token it is: --login NAME")}
 			}
-			database := cfg.Hub.Database
-			if database == "" {
-				database = filepath.Join(cfg.Data, "hub.db")
-			}
-			db, err := store.Open(c.Context(), database)
+			db, err := openExisting(c.Context(), cfg)
 			if err != nil {
-				return fmt.Errorf("open the database: %w", err)
+				return err
 			}
 			defer db.Close()
 			gate, err := access.Open(c.Context(), db, access.Options{DevLogin: cfg.Dev.Login})
