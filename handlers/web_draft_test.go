@@ -101,6 +101,9 @@ func TestWhatIsPendingIsReviewedDiscardedAndRestored(t *testing.T) {
 	b.change(environmentPath, environmentPath, url.Values{"cpu": {"4"}}, nil)
 	b.want(b.upload(discard, b.fill(stale, discard, nil), nil), http.StatusConflict, "ana saved this draft meanwhile")
 	b.see(b.change(discard, discard, nil, nil), "The changes are discarded.")
+	if p := b.get(discard); p.status != http.StatusSeeOther || p.header.Get("Location") != environmentPath {
+		t.Errorf("asked to discard nothing: %d", p.status)
+	}
 	if v := s.saved("NPM"); v.ValueID != first || s.environment().Draft.Spec.CPU != 0 {
 		t.Errorf("after discarding: %+v", s.environment().Draft.Spec)
 	}
@@ -113,7 +116,7 @@ func TestWhatIsPendingIsReviewedDiscardedAndRestored(t *testing.T) {
 	to := b.posted(repoPath+"/sessions", nil)
 	r.MustReport(r.Item(), wire.StateRunning, wire.SessionDetail{Workspace: true, Version: 2})
 	b.see(to, "version 2")
-	b.see(repoPath+"/versions", "more CPU", "1 awake", "by ana, from the web", `href="/repos/42/versions/1/restore"`, `href="/repos/42/diff?from=1&amp;to=draft"`)
+	b.see(repoPath+"/versions", "more CPU", "1 awake", "by ana, from the draft", `href="/repos/42/versions/1/restore"`, `href="/repos/42/diff?from=1&amp;to=draft"`)
 	b.see(repoPath+"/versions/2", "1 awake", "Compare with version 1", "<code>NPM</code>", "digest")
 	b.see(repoPath+"/diff?from=1&to=2", "From version 1 to version 2", "Applies at once")
 	restore := repoPath + "/versions/1/restore"
@@ -217,6 +220,17 @@ func TestSharedVariablesAreManagedByAnyoneSignedIn(t *testing.T) {
 
 	b.change("/add-shared", "/add-shared", url.Values{"name": {"OPEN"}, "kind": {"plain"}}, map[string]string{"value-file": "a\r\nb\r\n"})
 	b.change("/shared/OPEN", "/shared/OPEN/value", nil, nil) // as it is
+	stale = b.see("/shared/OPEN", "Plain, <code>")
+	stranger.change("/shared/OPEN", "/shared/OPEN/note", url.Values{"note": {"their note"}}, nil)
+	p = b.upload("/shared/OPEN/note", b.fill(stale, "/shared/OPEN/note", url.Values{"note": {"my note"}}), nil)
+	b.want(p, http.StatusConflict, "What is saved now", "<h3>Note</h3>", "their note", "my note")
+	p = b.upload("/shared/OPEN/value", b.fill(stale, "/shared/OPEN/value", url.Values{"value": {"c\nd\n"}}), nil)
+	b.want(p, http.StatusConflict, "<h3>Value</h3>", "a\r\nb\r\n", "c\nd\n")
+	p = b.upload("/shared/OPEN/value", b.fill(stale, "/shared/OPEN/value", url.Values{"kind": {"sensitive"}, "value": {secret}}), nil)
+	b.want(p, http.StatusConflict, "<h3>Kind</h3>", "hidden", "give it again")
+	if strings.Contains(p.body, secret) {
+		t.Error("a conflict shows a Sensitive value")
+	}
 	b.see(b.change("/shared/OPEN", "/shared/OPEN/rename", url.Values{"name": {"READABLE"}}, nil), "Saved.", "READABLE")
 	all, _, err := s.Vault.Shared(t.Context(), s.Grant("ana").Who())
 	if err != nil || len(all) != 2 || all[0].Name != "READABLE" || all[0].Value != "a\r\nb\r\n" {
@@ -244,7 +258,7 @@ func TestEachRefusalIsSaidOnThePage(t *testing.T) {
 	item, code := r.Item(), 3
 	r.MustReport(item, wire.StateFailed, wire.TestBuildDetail{Failure: &wire.Failure{Phase: wire.PhaseBootstrap, Code: "exit", Message: "The bootstrap script ended with exit code 3.", ExitCode: &code}})
 	r.MustReport(r.Item(), wire.StateRemoved, wire.TestBuildDetail{})
-	b.want(b.post(environmentPath+"/apply", url.Values{"revision": {"1"}}), http.StatusConflict, untested)
+	b.want(b.post(environmentPath+"/apply", url.Values{"revision": {"1"}}), http.StatusConflict, "and the newest one failed in the phase bootstrap (")
 	b.want(b.upload(environmentPath+"/add-variable", b.fill(b.see(environmentPath+"/add-variable"), environmentPath+"/add-variable", url.Values{"name": {"REGION"}, "kind": {"sensitive"}, "value": {"a-secret-1234"}}), nil),
 		http.StatusUnprocessableEntity, "There is a Variable or Link REGION already: each has a name of its own.")
 

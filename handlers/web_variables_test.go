@@ -335,6 +335,10 @@ func TestValuesArriveByteForByteThroughForms(t *testing.T) {
 		edit := environmentPath + "/variables/" + name
 		b.change(edit, edit, url.Values{"note": {"edited"}}, nil)
 	}
+	// A file is taken as it is, also where a text field would say that nothing changed.
+	lf := strings.ReplaceAll(files["CRLF"], "\r\n", "\n")
+	b.change(environmentPath+"/variables/CRLF", environmentPath+"/variables/CRLF", url.Values{"value": {""}}, map[string]string{"value-file": lf})
+	want["CRLF"] = lf
 	got := s.values(r)
 	for name, value := range want {
 		v := got[name]
@@ -474,6 +478,10 @@ func TestLostValuesAreNamedAndEnteredWithoutATestBuild(t *testing.T) {
 		b.want(b.upload(value, b.fill(b.see(value), value, url.Values{"value": {given}}), nil), http.StatusUnprocessableEntity, `id="value-error"`, says)
 	}
 	b.want(b.upload(environmentPath+"/variables/REGION/value", url.Values{"value": {"something-new"}}, nil), http.StatusConflict, "The value of REGION is not lost")
+	if p := b.get(environmentPath + "/variables/REGION/value"); p.status != http.StatusSeeOther || p.header.Get("Location") != environmentPath+"/variables/REGION" {
+		t.Errorf("a value that isn't lost is asked for as if it were: %d", p.status)
+	}
+	b.see(environmentPath+"/variables/NPM", "Lost with an encryption key.</span></p>", "holds at once, without a Test build")
 	before := s.environment()
 	b.see(b.change(value, value, nil, map[string]string{"value-file": "new-npm-token\r\n"}), "The value of NPM is entered, and holds at once")
 	b.see("/shared", "1 value was lost with an encryption key", `href="/shared/HUB_WIDE"`)

@@ -150,6 +150,9 @@ func (w *Web) showDiscard(rw http.ResponseWriter, r *http.Request, g access.Gran
 		p.Current, before = env.Current.Number, env.Current.Spec
 	}
 	p.Changes = envspec.Explain(before, env.Draft.Spec)
+	if env.Current != nil && len(p.Changes) == 0 && alert == "" {
+		return seeOther(rw, r, environmentPath(g)) // there is nothing to discard, or somebody else did meanwhile
+	}
 	return w.render(rw, r, status, "discard", p)
 }
 

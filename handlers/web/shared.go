@@ -115,6 +115,8 @@ type sharedOnePage struct {
 	// Forms by what they change: value, note, rename, delete.
 	Value, Note, Rename, Delete Form
 	Retype                      bool
+	// Theirs is what somebody else made of it meanwhile, where it differs from what was typed.
+	Theirs []FieldConflict
 }
 
 // Kind tells which is chosen for the new value.
@@ -176,6 +178,9 @@ func (w *Web) changeShared(what string, change sharedChange) func(http.ResponseW
 		case errors.As(err, &f) && f.Code != fault.NotFound:
 			form := map[string]*Form{"value": &p.Value, "note": &p.Note, "rename": &p.Rename, "delete": &p.Delete}[what]
 			form.take(f, "value", "note", "name")
+			if f.Code == fault.Conflict {
+				p.Theirs = sharedConflicts(p, what)
+			}
 			return w.render(rw, r, statusOf(f), "shared-variable", p)
 		case err != nil:
 			return err
@@ -184,6 +189,27 @@ func (w *Web) changeShared(what string, change sharedChange) func(http.ResponseW
 		}
 		return seeOther(rw, r, sharedPath(name)+"?done="+what)
 	}
+}
+
+// sharedConflicts compares what was typed with what is saved, which pressing again would replace. A Plain value is shown whole.
+func sharedConflicts(p sharedOnePage, what string) (all []FieldConflict) {
+	add := func(label, theirs, yours string) {
+		if theirs != yours {
+			all = append(all, FieldConflict{Label: label, Theirs: theirs, Yours: yours})
+		}
+	}
+	switch what {
+	case "value":
+		saved := map[string]string{"kind": kindPlain, "value": p.Row.Value}
+		if p.Row.Sensitive {
+			saved["kind"] = kindSensitive
+		}
+		add("Kind", words("kind", saved), words("kind", p.Value.Values))
+		add("Value", words("value", saved), words("value", p.Value.Values))
+	case "note":
+		add("Note", p.Row.Note, p.Note.Value("note"))
+	}
+	return all
 }
 
 func setShared(w *Web, r *http.Request, who access.Person, in posted, revision int64, p *sharedOnePage) (string, error) {

@@ -120,6 +120,7 @@ func (w *Web) saveOldVariable(rw http.ResponseWriter, r *http.Request, g access.
 type typedVariable struct {
 	form        map[string]string
 	given, both bool
+	isFile      bool
 	value       string
 }
 
@@ -130,6 +131,7 @@ func readVariable(in posted) typedVariable {
 	}
 	t.form["name"], t.form["link"] = strings.TrimSpace(t.form["name"]), strings.TrimSpace(t.form["link"])
 	t.value, t.given, t.both = in.input("value")
+	_, t.isFile = in.files["value-file"]
 	return t
 }
 
@@ -167,7 +169,7 @@ func (t typedVariable) variable(
 		}
 	case kindPlain:
 		v.Value = t.value
-		if before.Plain() && !isNew {
+		if before.Plain() && !isNew && !t.isFile {
 			v.Value = kept(before.Value, t.value)
 		}
 		if !isNew && !before.Plain() && !t.given {
@@ -242,7 +244,7 @@ func (w *Web) variableNotSaved(
 	}
 	theirs := p.Was
 	p.Form = Form{Values: typed.form}
-	if _, isFile := in.files["value-file"]; isFile || typed.given && typed.form["kind"] != kindPlain {
+	if typed.isFile || typed.given && typed.form["kind"] != kindPlain {
 		p.Retype, p.Form.Values["value"] = true, ""
 	}
 	p.Form.take(variableFault(f, typed.form["name"], typed.form["kind"]), variableInputs...)

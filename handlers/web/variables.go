@@ -289,8 +289,28 @@ type valuePage struct {
 	Query  string
 }
 
-// valuePage asks for a value in place of a lost one.
+// valuePage asks for a value in place of a lost one. Where none is lost (any more) a value is a change of the draft.
 func (w *Web) valuePage(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
+	name := variableName(r)
+	env, err := w.d.Environments.Get(r.Context(), g)
+	if err != nil {
+		return err
+	}
+	if _, ok := find(draftSpec(env), name); ok {
+		rows, err := w.variableRows(r.Context(), g, env.Draft)
+		if err != nil {
+			return err
+		}
+		lacking, err := w.lacking(r.Context(), g, env.Current)
+		if err != nil {
+			return err
+		}
+		lost := slices.ContainsFunc(rows, func(v VariableRow) bool { return v.Name == name && v.Status == variable.Lost }) ||
+			slices.ContainsFunc(lacking, func(l LackingValue) bool { return l.Name == name })
+		if !lost {
+			return seeOther(rw, r, environmentPath(g)+"/variables/"+url.PathEscape(name))
+		}
+	}
 	return w.showValue(rw, r, g, http.StatusOK, Form{}, false)
 }
 
