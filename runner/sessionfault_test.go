@@ -127,6 +127,47 @@ func TestPruningKeepsTheNewestBuildsAndThoseInUse(t *testing.T) {
 	w.untilBuilds(2)
 }
 
+func TestPruningKeepsABuildForAnotherEnvironmentThatUsesIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.cfg.KeepBuilds = 1
+	w.start()
+	img, url := w.image("app:v1", nil), w.repo()
+	recipe, shared := w.version(envspec.Spec{Image: img, Bootstrap: "echo 0; sleep 1"})
+	test := w.test(envspec.Spec{Image: img, Bootstrap: "echo 0; sleep 1"}, url)
+	w.untilLog(test, "0\n")
+	recipe.Environment = "another"
+	id := w.session(recipe, shared, url) // waits for the build that is under way
+	w.untilState(id, wire.StateRunning)
+	w.change(id, fleet.Remove)
+	w.untilState(id, wire.StateRemoved)
+	var newest string
+	for i := range 2 {
+		state, d := w.outcome(w.test(envspec.Spec{Image: img, Bootstrap: fmt.Sprintf("echo %d", i+1)}, url))
+		if state != wire.StatePassed {
+			t.Fatalf("%s %+v", state, d.Failure)
+		}
+		newest = d.BuildKey
+	}
+	want := map[string]bool{shared: true, newest: true}
+	for end := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
+		all, err := w.runner.builder.All(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]bool{}
+		for _, b := range all {
+			got[b.Meta.Key] = true
+		}
+		if maps.Equal(got, want) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("builds: %v, want %v", got, want)
+		}
+	}
+}
+
 // untilBuilds waits until there are so many builds, each of which takes some space.
 func (w *world) untilBuilds(want int) {
 	w.t.Helper()

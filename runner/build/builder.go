@@ -68,7 +68,7 @@ type Builder struct {
 
 	mu      sync.Mutex
 	flights map[string]*flight
-	used    map[string]int64 // when a build was used last, by name, Unix ms
+	used    map[string]map[string]int64 // when builds were used last, by name and Environment, Unix ms
 }
 
 // New makes a Builder.
@@ -85,7 +85,7 @@ func New(cfg Config, engine sandbox.Engine, images *image.Store) (*Builder, erro
 	if err := os.MkdirAll(filepath.Join(cfg.Dir, "disks"), 0o700); err != nil {
 		return nil, err
 	}
-	b := &Builder{cfg: cfg, engine: engine, images: images, pidMax: readPidMax, flights: map[string]*flight{}, used: map[string]int64{}}
+	b := &Builder{cfg: cfg, engine: engine, images: images, pidMax: readPidMax, flights: map[string]*flight{}}
 	b.readUsed()
 	return b, nil
 }

@@ -65,7 +65,7 @@ func (b *Builder) Ensure(ctx context.Context, j *Job) (Base, error) {
 			return Base{}, err
 		}
 		if found {
-			b.Use(base.Name)
+			b.Use(base.Name, j.Recipe.Environment)
 			return base, nil
 		}
 		base, err = b.fly(ctx, j, key)
@@ -91,6 +91,9 @@ func (b *Builder) fly(ctx context.Context, j *Job, key string) (Base, error) {
 	select {
 	case <-f.done:
 		j.Log.lastLines(f.log)
+		if joined && f.err == nil { // who made it has used it already
+			b.Use(f.base.Name, j.Recipe.Environment)
+		}
 		return f.base, f.err
 	case <-ctx.Done():
 	}

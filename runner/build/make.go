@@ -291,7 +291,7 @@ func (b *Builder) finish(j *Job, base Base) error {
 	j.Marks.Key, j.Marks.ImageDigest = base.Meta.Key, base.Meta.ImageDigest
 	j.Log.Mark("snapshot: kept as build %s", short(base.Meta.Key))
 	j.Track.End(wire.PhaseSnapshot, "", nil)
-	b.Use(base.Name)
+	b.Use(base.Name, j.Recipe.Environment)
 	return j.Save()
 }
 

@@ -1,9 +1,11 @@
 package build
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,11 +17,15 @@ import (
 	"github.com/claude-hub/claude-hub/runner/sandbox"
 )
 
-// Use remembers that a build is used now, so that pruning keeps what is used rather than what is new.
-func (b *Builder) Use(name string) {
+// Use remembers that an Environment uses a build now, so that pruning keeps what is used rather than what is new. It need not be
+// the Environment that the build was made for: those of two Repos with one key share it.
+func (b *Builder) Use(name, environment string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.used[name] = time.Now().UnixMilli()
+	if b.used[name] == nil {
+		b.used[name] = map[string]int64{}
+	}
+	b.used[name][environment] = time.Now().UnixMilli()
 	body, err := json.Marshal(b.used)
 	if err == nil {
 		err = WriteFile(b.usedPath(), body, false)
@@ -32,44 +38,21 @@ func (b *Builder) Use(name string) {
 func (b *Builder) usedPath() string { return filepath.Join(b.cfg.Dir, "used.json") }
 
 func (b *Builder) readUsed() {
-	if body, err := os.ReadFile(b.usedPath()); err == nil {
-		_ = json.Unmarshal(body, &b.used) // a damaged one only makes the order of pruning worse
-	}
-	if b.used == nil {
-		b.used = map[string]int64{}
+	body, err := os.ReadFile(b.usedPath())
+	if err != nil || json.Unmarshal(body, &b.used) != nil || b.used == nil { // a damaged one only makes the order of pruning worse
+		b.used = map[string]map[string]int64{}
 	}
 }
 
-// Prune deletes builds: of each Environment the Keep most recently used stay, one for each key, and all that keep
-// names, by name or by key. What a Sandbox stands on stays in any case. It returns the names of what it deleted.
+// Prune deletes builds: of each Environment the Keep that it used most recently stay, one for each key, whichever Environment they
+// were made for, and all that keep names, by name or by key. What a Sandbox stands on stays in any case. It returns the names of
+// what it deleted.
 func (b *Builder) Prune(ctx context.Context, keep func(name, key string) bool) ([]string, error) {
 	all, err := b.All(ctx)
 	if err != nil {
 		return nil, err
 	}
-	b.mu.Lock()
-	at := map[string]int64{}
-	for _, base := range all {
-		at[base.Name] = max(base.Meta.Created, b.used[base.Name])
-	}
-	b.mu.Unlock()
-	seen, kept := map[string]bool{}, map[string]int{}
-	var old []Base
-	var candidates []Base
-	for _, base := range all { // newest first
-		if seen[base.Meta.Key] {
-			old = append(old, base)
-			continue
-		}
-		seen[base.Meta.Key] = true
-		candidates = append(candidates, base)
-	}
-	slices.SortStableFunc(candidates, func(x, y Base) int { return int(max(-1, min(1, at[y.Name]-at[x.Name]))) })
-	for _, base := range candidates {
-		if kept[base.Meta.Environment]++; kept[base.Meta.Environment] > b.cfg.Keep {
-			old = append(old, base)
-		}
-	}
+	old := b.old(all)
 	var deleted []string
 	var errs []error
 	for _, base := range old {
@@ -87,6 +70,45 @@ func (b *Builder) Prune(ctx context.Context, keep func(name, key string) bool) (
 	}
 	errs = append(errs, b.pruneImages(ctx))
 	return deleted, errors.Join(errs...)
+}
+
+// old are those of all, the newest first, that no Environment would miss.
+func (b *Builder) old(all []Base) []Base {
+	// When each Environment used each key last: the newest build of a key stands for the older ones.
+	uses := map[string]map[string]int64{}
+	b.mu.Lock()
+	for _, base := range all {
+		use := func(environment string, at int64) {
+			of := uses[environment]
+			if of == nil {
+				of = map[string]int64{}
+				uses[environment] = of
+			}
+			of[base.Meta.Key] = max(of[base.Meta.Key], at)
+		}
+		use(base.Meta.Environment, base.Meta.Created)
+		for environment, at := range b.used[base.Name] {
+			use(environment, at)
+		}
+	}
+	b.mu.Unlock()
+	recent := map[string]bool{}
+	for _, of := range uses {
+		keys := slices.SortedFunc(maps.Keys(of), func(x, y string) int {
+			return cmp.Or(cmp.Compare(of[y], of[x]), strings.Compare(x, y))
+		})
+		for _, key := range keys[:min(len(keys), b.cfg.Keep)] {
+			recent[key] = true
+		}
+	}
+	var old []Base
+	for _, base := range all {
+		if !recent[base.Meta.Key] {
+			old = append(old, base)
+		}
+		recent[base.Meta.Key] = false // the others of the key are older
+	}
+	return old
 }
 
 // Usage is how many builds there are and what their disks take, in bytes.

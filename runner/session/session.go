@@ -269,7 +269,7 @@ func (m *Machine) ensure(ctx context.Context, p wire.Session) (build.Base, error
 			return base, err
 		}
 		if found && base.Meta.Key == build.Key(spec, p.Recipe.ImageDigest, values) {
-			m.b.Use(name)
+			m.b.Use(name, p.Recipe.Environment)
 			return base, nil
 		}
 	}
