@@ -62,7 +62,16 @@ func TestEachRefusalHasItsSentenceInAPIAndCommandLine(t *testing.T) {
 			}
 			r.MustReport(r.Item(), wire.StateFailed, wire.TestBuildDetail{Failure: &wire.Failure{Phase: wire.PhaseBootstrap, Code: "exit", Message: "The bootstrap script ended with exit code 3."}})
 			return h
-		}, apply, applyArgs, fault.Refused, "This draft needs a passing Test build of exactly what it says now. Start one first."},
+		}, apply, applyArgs, fault.Refused, "This draft needs a passing Test build of exactly what it says now, and the newest one failed in the phase bootstrap (TEST). " +
+			"Look at its log, then change the draft or start another."},
+		{"a Test build that has not ended", func(h *town) *town {
+			h.Runner("r1")
+			save(h, envspec.Default(), nil)
+			if _, err := h.Environments.Test(t.Context(), h.Grant("ana"), 1, "r1"); err != nil {
+				t.Fatal(err)
+			}
+			return h
+		}, apply, applyArgs, fault.Refused, "This draft needs a passing Test build of exactly what it says now, and one is queued (TEST). Wait until it has passed."},
 		{"a missing value", func(h *town) *town {
 			h.Runner("r1")
 			save(h, sensitive, variable.Given{"NPM": []byte("npm-token-1")})
@@ -130,6 +139,13 @@ func TestEachRefusalHasItsSentenceInAPIAndCommandLine(t *testing.T) {
 			h := newTown(t, apptest.Options{Fleet: fleet.Options{Version: "1.2.3"}})
 			h = c.in(h)
 			h.t = t
+			if strings.Contains(c.sentence, "TEST") {
+				tests, err := h.Environments.TestBuilds(t.Context(), h.Grant("ana"), 1)
+				if err != nil || len(tests) != 1 {
+					t.Fatal(tests, err)
+				}
+				c.sentence = strings.Replace(c.sentence, "TEST", tests[0].ID, 1)
+			}
 			hub, err := connect()
 			if err != nil {
 				t.Fatal(err)

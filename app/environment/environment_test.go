@@ -223,6 +223,81 @@ func TestAFailedTestBuildCanNotBeApplied(t *testing.T) {
 	wantFault(t, err, fault.Refused, "needs a passing Test build")
 }
 
+func TestARefusalToApplySaysWhatBecameOfTheNewestTestBuild(t *testing.T) {
+	t.Parallel()
+	db := storetest.New(t)
+	clock := storetest.NewClock(db)
+	h := apptest.New(t, db, apptest.Options{})
+	ana, r := h.Grant("ana"), h.Runner("r1")
+	draft := save(t, h, ana, spec(), nil)
+	const needs = "This draft needs a passing Test build of exactly what it says now"
+	want := func(then string) {
+		t.Helper()
+		if v, err := h.Environments.Check(t.Context(), ana); err != nil || v.OK || v.Reason != needs+then {
+			t.Errorf("want …%s, got %+v, %v", then, v, err)
+		}
+	}
+	start := func() string {
+		t.Helper()
+		clock.Advance(time.Second)
+		r.Items() // it is in contact
+		test, err := h.Environments.Test(t.Context(), ana, draft.Revision, "r1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return test.ID
+	}
+	// report is one about what the Runner holds and has not ended.
+	report := func(state string, detail wire.TestBuildDetail) {
+		t.Helper()
+		for _, item := range r.Items() {
+			if item.GetWant() != wire.WantRemove {
+				r.MustReport(item, state, detail)
+			}
+		}
+	}
+	want(". Start one first.")
+
+	id := start()
+	want(", and one is queued (" + id + "). Wait until it has passed.")
+	report(wire.StateRunning, wire.TestBuildDetail{})
+	want(", and one is running (" + id + "). Wait until it has passed.")
+	report(wire.StateFailed, wire.TestBuildDetail{Failure: &wire.Failure{Phase: wire.PhaseStart, Message: "no"}})
+	want(", and the newest one failed in the phase start (" + id + "). Look at its log, then change the draft or start another.")
+
+	id = start()
+	if err := h.Environments.Cancel(t.Context(), ana, id); err != nil {
+		t.Fatal(err)
+	}
+	report(wire.StateCancelled, wire.TestBuildDetail{})
+	want(", and the newest one was cancelled (" + id + "). Start another.")
+
+	id = start()
+	report(wire.StateFailed, wire.TestBuildDetail{Failure: &wire.Failure{Phase: "a Runner's own words", Message: "no"}})
+	want(", and the newest one failed (" + id + "). Look at its log, then change the draft or start another.")
+
+	id = start()
+	for range 24 { // its Runner is silent
+		clock.Advance(5 * time.Second)
+		if err := h.Fleet.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want(", and the newest one was lost with its Runner (" + id + "). Start another.")
+
+	changed := spec()
+	changed.Bootstrap = "echo never tested"
+	draft = save(t, h, ana, changed, nil)
+	want(". Start one first.")
+	draft = save(t, h, ana, spec(), nil)
+	want(", and the newest one was lost with its Runner (" + id + "). Start another.")
+	start()
+	report(wire.StatePassed, wire.TestBuildDetail{ImageDigest: apptest.Digest, BuildKey: apptest.BuildKey})
+	if v, err := h.Environments.Check(t.Context(), ana); err != nil || !v.OK {
+		t.Errorf("after one passed: %+v, %v", v, err)
+	}
+}
+
 func TestAResultIsTakenOnce(t *testing.T) {
 	t.Parallel()
 	h := apptest.New(t, storetest.New(t), apptest.Options{})

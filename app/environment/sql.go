@@ -30,6 +30,7 @@ t.created_at, COALESCE((SELECT login FROM people p WHERE p.id = t.created_by), t
 	testsSQL       = testColumns + `WHERE t.environment_id = $1 ORDER BY t.created_at DESC, t.id DESC LIMIT $2`
 	passedSQL      = testColumns + `WHERE t.environment_id = $1 AND t.test_key = $2 AND t.state = 'passed' ORDER BY t.finished_at DESC, t.id DESC LIMIT 1`
 	runningTestSQL = testColumns + `WHERE t.environment_id = $1 AND t.test_key = $2 AND t.runner_id = $3 AND t.state IN ('queued', 'running') LIMIT 1`
+	newestTestSQL  = testColumns + `WHERE t.environment_id = $1 AND t.test_key = $2 ORDER BY t.created_at DESC, t.id DESC LIMIT 1`
 	testedOnSQL    = `SELECT runner_id FROM test_builds WHERE id = $1`
 	testedAtSQL    = `SELECT created_at FROM test_builds WHERE id = $1`
 	progressSQL    = `UPDATE test_builds SET state = $2, detail = $3 WHERE id = $1 AND state IN ('queued', 'running')`

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/audit"
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/envspec"
+	"github.com/claude-hub/claude-hub/runner/wire"
 	"github.com/claude-hub/claude-hub/store"
 )
 
@@ -56,7 +58,8 @@ func (s *Service) decide(tx *store.Tx, env Environment) (Verdict, error) {
 	passed, err := scanTest(tx.Row(passedSQL, env.ID, string(env.Draft.TestKey)).Scan)
 	switch {
 	case errors.Is(err, store.ErrNotFound) && !same:
-		return Verdict{Reason: "This draft needs a passing Test build of exactly what it says now. Start one first."}, nil
+		reason, err := s.untested(tx, env)
+		return Verdict{Reason: reason}, err
 	case err != nil && !errors.Is(err, store.ErrNotFound):
 		return Verdict{}, fmt.Errorf("look for a passed Test build: %w", err)
 	case !same:
@@ -72,6 +75,34 @@ func (s *Service) decide(tx *store.Tx, env Environment) (Verdict, error) {
 	}
 	return Verdict{OK: true, Reason: "Nothing that needs a Test build changed.", test: c.TestBuild, buildKey: c.BuildKey, imageDigest: c.ImageDigest}, nil
 }
+
+// untested says why a draft that no Test build passed for can't be applied, and what to do about it.
+func (s *Service) untested(tx *store.Tx, env Environment) (string, error) {
+	const needs = "This draft needs a passing Test build of exactly what it says now"
+	newest, err := scanTest(tx.Row(newestTestSQL, env.ID, string(env.Draft.TestKey)).Scan)
+	if errors.Is(err, store.ErrNotFound) {
+		return needs + ". Start one first.", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("look for the newest Test build: %w", err)
+	}
+	switch newest.State {
+	case Queued, Running:
+		return fmt.Sprintf("%s, and one is %s (%s). Wait until it has passed.", needs, newest.State, newest.ID), nil
+	case Cancelled:
+		return fmt.Sprintf("%s, and the newest one was cancelled (%s). Start another.", needs, newest.ID), nil
+	case Lost:
+		return fmt.Sprintf("%s, and the newest one was lost with its Runner (%s). Start another.", needs, newest.ID), nil
+	}
+	where := ""
+	if f := newest.Detail.Failure; f != nil && slices.Contains(phases, f.Phase) {
+		where = " in the phase " + f.Phase
+	}
+	return fmt.Sprintf("%s, and the newest one failed%s (%s). Look at its log, then change the draft or start another.", needs, where, newest.ID), nil
+}
+
+// phases are those that a Test build can fail in. What else a Runner calls one stays out of sentences.
+var phases = []string{wire.PhaseImage, wire.PhaseBootstrap, wire.PhaseSnapshot, wire.PhaseClone, wire.PhaseBoot, wire.PhaseStart}
 
 // Apply makes a version of revision rev of the web draft. Check and version are one transaction.
 func (s *Service) Apply(ctx context.Context, g access.Grant, rev int64, message string) (Version, error) {
