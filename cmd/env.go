@@ -93,7 +93,7 @@ change and mean, and Variables without a value. With --yaml only the draft as a 
 				}
 				fmt.Fprintf(out, "draft revision %d, saved by %s on %s\n", env.Draft.Revision, env.Draft.UpdatedBy, env.Draft.UpdatedAt.Format(time.DateTime))
 				for _, change := range env.Changes {
-					fmt.Fprintf(out, "  %s: %s\n", change.Field, visible(change.Sentence))
+					fmt.Fprintf(out, "  %s\n", visible(change.Sentence))
 				}
 				fmt.Fprintf(out, "%s\n\n%s", env.Verdict.Reason, env.Draft.YAML)
 				return sayMissing(c, hub, repo)

@@ -214,6 +214,9 @@ that is said and asked about first.`,
 					return sayConflict(c, repo, err, nil, over)
 				}
 				if !yes && env.Draft != nil && len(env.Changes) > 0 {
+					if _, err := hub.Version(c.Context(), repo.ID, number); err != nil {
+						return err // before anything is asked
+					}
 					lost, err := hub.Diff(c.Context(), repo.ID, "", "draft")
 					if err != nil {
 						return err

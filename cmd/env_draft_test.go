@@ -101,6 +101,8 @@ func TestDraftsAreComparedRestoredAndDiscardedByTheCommandLine(t *testing.T) {
 		t.Errorf("restored: %+v", d)
 	}
 	h.refused(exitFailed, "nothing was restored", "no\n", "env", "restore", "2")
+	h.refused(exitFailed, "Say --yes where nobody can be asked.", "", "env", "restore", "2")
+	h.refused(exitFailed, "has no version 9", "no\n", "env", "restore", "9")
 	h.as("bob")
 	h.refused(exitFailed, "ana saved revision 7 of this draft", "", "env", "restore", "2", "--yes")
 	h.ok("", "env", "restore", "2", "--yes", "--base", "7")
@@ -186,6 +188,14 @@ func TestDotenvFilesAreImportedWithAPreview(t *testing.T) {
 	again := h.refused(exitFailed, "Choose --on-conflict=overwrite or --on-conflict=keep", "", "env", "variable", "import", file)
 	if !strings.Contains(again.out, "4 same, 1 conflict; nothing was saved") || !strings.Contains(again.out, "the draft has it as sensitive") {
 		t.Errorf("the same file again: %+v", again)
+	}
+	at := func() string { return strings.Split(h.ok("", "env", "show").out, "saved by")[0] }
+	before := at()
+	for _, flag := range []string{"--on-conflict=keep", "--dry-run"} {
+		only := h.file("same.env", "NODE_ENV=production\n")
+		if got := h.ok("", "env", "variable", "import", only, flag).out; !strings.Contains(got, "1 same; nothing was saved") || at() != before {
+			t.Errorf("a file that says nothing new:\n%s", got)
+		}
 	}
 	changed := h.file(".env", "NODE_ENV=test\nNPM_TOKEN=npm-token-2\nNEW=1\n")
 	h.refused(exitFailed, "nothing was saved", "", "env", "variable", "import", changed, "--dry-run")

@@ -113,7 +113,9 @@ func (in *importing) run(c *cobra.Command, hub *client.Client, repo schema.Repo)
 		if in.stops(list, problems) != nil {
 			return in.stops(list, problems)
 		}
-		put(spec, given, list)
+		if !put(spec, given, list) {
+			return errUnchanged
+		}
 		return nil
 	}
 	if in.dryRun || problems.Failed() {
@@ -132,6 +134,9 @@ func (in *importing) run(c *cobra.Command, hub *client.Client, repo schema.Repo)
 		return in.stops(list, problems)
 	}
 	draft, err := editDraft(c, hub, repo, edit)
+	if errors.Is(err, errUnchanged) {
+		return in.print(c, list, problems, nil)
+	}
 	if err != nil {
 		return errors.Join(in.print(c, list, problems, nil), err)
 	}
@@ -234,12 +239,16 @@ func (in *importing) stops(list []imported, problems envspec.Problems) error {
 	return nil
 }
 
-// put brings the entries into spec.
-func put(spec *envspec.Spec, given map[string]schema.Value, list []imported) {
+// errUnchanged: a file says nothing that the draft doesn't, so there is no revision to make, which others would meet as a conflict.
+var errUnchanged = errors.New("the draft says all of it already")
+
+// put brings the entries into spec, and answers whether there were any.
+func put(spec *envspec.Spec, given map[string]schema.Value, list []imported) (changed bool) {
 	for _, e := range list {
 		if e.Status != "new" && e.Status != "changed" {
 			continue
 		}
+		changed = true
 		i := indexOf(*spec, e.Name)
 		if i < 0 {
 			spec.Variables = append(spec.Variables, envspec.Variable{Name: e.Name})
@@ -257,6 +266,7 @@ func put(spec *envspec.Spec, given map[string]schema.Value, list []imported) {
 			given[e.Name] = schema.ValueOf([]byte(e.value))
 		}
 	}
+	return changed
 }
 
 // print says what becomes of the file; draft is what it was saved as, nil for nothing.

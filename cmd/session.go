@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
@@ -244,13 +243,8 @@ counted and named first, and the deletion has to be confirmed by typing yes, or 
 			return onSession(c, args[0], func(hub *client.Client, s schema.Session) error {
 				s = counted(c.Context(), hub, s)
 				fmt.Fprintf(c.ErrOrStderr(), "%s on %s, branch %s. %s\n", s.ID, s.Repo.Name, s.WorkBranch, s.Unsaved)
-				if !yes {
-					fmt.Fprint(c.ErrOrStderr(), "Delete it with its Workspace? Type yes: ")
-					var answer string
-					_, _ = fmt.Fscanln(c.InOrStdin(), &answer)
-					if strings.TrimSpace(answer) != "yes" {
-						return errors.New("nothing was deleted")
-					}
+				if !yes && !agree(c, "Delete it with its Workspace?") {
+					return errors.New("nothing was deleted")
 				}
 				if err := hub.DeleteSession(c.Context(), s.Repo.ID, s.ID, s.ID); err != nil {
 					return err

@@ -180,10 +180,12 @@ func valueFiles(c *cobra.Command, named []string) (map[string][]byte, error) {
 	return values, nil
 }
 
-// agree asks for a yes, and answers whether it came.
+// agree asks for a yes, and answers whether it came. The command has a flag --yes.
 func agree(c *cobra.Command, question string) bool {
 	fmt.Fprint(c.ErrOrStderr(), question+" Type yes: ")
 	var answer string
-	_, _ = fmt.Fscanln(c.InOrStdin(), &answer)
+	if _, err := fmt.Fscanln(c.InOrStdin(), &answer); err == io.EOF { //nolint:errorlint // Fscanln gives it bare
+		fmt.Fprintln(c.ErrOrStderr(), "\nNobody answered. Say --yes where nobody can be asked.")
+	}
 	return strings.TrimSpace(answer) == "yes"
 }
