@@ -241,6 +241,7 @@ func (f *Fleet) Stop() {
 		}
 		f.stopped.Wait()
 		f.appends.wait()
+		f.guard.close()
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		if err := f.flush(ctx); err != nil {

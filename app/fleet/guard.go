@@ -32,7 +32,8 @@ const (
 // guard is the second pass of redaction (facts/reliability.md §1.4 (8)): a Runner masks Sensitive values itself; what of them
 // comes to the Hub nevertheless is masked here before it is stored or relayed, and told. For each assignment it knows the values
 // that its Owner names now and those that this process served to its Runner before, until the assignment ends; all of it in memory.
-// Assignments with the same values share their forms, which take much more memory than the values.
+// Assignments with the same values share their forms, which take much more memory than the values. While forms are there, the
+// process's own log is masked with them too.
 type guard struct {
 	f      *Fleet
 	caught atomic.Int64
@@ -213,6 +214,9 @@ func (g *guard) set(runner, id string) *redact.Set {
 		key := valueSum(h.Sum(nil))
 		if g.forms[key] == nil {
 			g.forms[key] = &forms{key: key}
+			if len(w.values) > 0 {
+				redact.Process.Join(&g.forms[key].set)
+			}
 		}
 		w.forms = g.forms[key]
 		w.forms.refs++
@@ -238,6 +242,7 @@ func (g *guard) release(w *watch) {
 		return
 	}
 	if w.forms.refs--; w.forms.refs == 0 {
+		redact.Process.Leave(&w.forms.set)
 		delete(g.forms, w.forms.key)
 	}
 	w.forms = nil
@@ -250,6 +255,15 @@ func (g *guard) drop(runner, id string) {
 	if w := g.of[held{runner, id}]; w != nil {
 		g.release(w)
 		delete(g.of, held{runner, id})
+	}
+}
+
+// close frees all forms. They are made again when needed.
+func (g *guard) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, w := range g.of {
+		g.release(w)
 	}
 }
 
