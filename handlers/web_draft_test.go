@@ -218,6 +218,8 @@ func TestSharedVariablesAreManagedByAnyoneSignedIn(t *testing.T) {
 	b.want(b.upload(page+"/value", b.fill(b.see(page), page+"/value", url.Values{"kind": {"plain"}}), nil), http.StatusUnprocessableEntity, "what was Sensitive never becomes Plain")
 	b.want(b.upload(page+"/value", b.fill(b.see(page), page+"/value", url.Values{"kind": {"plain"}, "value": {"x"}}), map[string]string{"value-file": "y"}), http.StatusUnprocessableEntity, "There is a text and a file")
 
+	p = b.upload("/add-shared", b.fill(b.see("/add-shared"), "/add-shared", url.Values{"name": {"a b"}, "kind": {"plain"}}), map[string]string{"value-file": "lost"})
+	b.want(b.upload("/add-shared", b.fill(p, "/add-shared", url.Values{"name": {"OPEN"}}), nil), http.StatusUnprocessableEntity, `id="value-error"`, "Give the value again")
 	b.change("/add-shared", "/add-shared", url.Values{"name": {"OPEN"}, "kind": {"plain"}}, map[string]string{"value-file": "a\r\nb\r\n"})
 	b.change("/shared/OPEN", "/shared/OPEN/value", nil, nil) // as it is
 	stale = b.see("/shared/OPEN", "Plain, <code>")

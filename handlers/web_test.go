@@ -181,7 +181,7 @@ func TestErrorsStandBesideTheirFieldAndNothingTypedIsLost(t *testing.T) {
 	p = b.post(repoPath+"/environment", url.Values{"base": {"x"}})
 	b.want(p, http.StatusUnprocessableEntity, "did not arrive whole")
 	p = b.post(repoPath+"/environment", draft(0, "debian:12", strings.Repeat("x", 3<<20), "", "", ""))
-	b.want(p, http.StatusUnprocessableEntity, "larger than claude-hub takes")
+	b.want(p, http.StatusUnprocessableEntity, "larger than the 2 MiB that are possible")
 }
 
 func TestSignInLeadsNowhereElse(t *testing.T) {

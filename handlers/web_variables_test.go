@@ -256,6 +256,17 @@ func TestVariablesAreAddedEditedRenamedAndDeletedByForms(t *testing.T) {
 				t.Errorf("%v comes back with its value:\n%s", c.set, p.body)
 			}
 		}
+		// A value that was given beside something wrong isn't silently left out when that is mended.
+		before := s.saved("API_TOKEN")
+		p := b.upload(edit+"API_TOKEN", b.fill(b.see(edit+"API_TOKEN"), edit+"API_TOKEN", url.Values{"name": {"1X"}, "value": {"never-kept-1"}}), nil)
+		p = b.upload(edit+"API_TOKEN", b.fill(p, edit+"API_TOKEN", url.Values{"name": {"API_TOKEN"}}), nil)
+		b.want(p, http.StatusUnprocessableEntity, `id="value-error"`, "Give the value again")
+		p = b.upload(edit+"REGION", b.fill(b.see(edit+"REGION"), edit+"REGION", url.Values{"name": {"1X"}, "value": {""}}), map[string]string{"value-file": "from a file"})
+		p = b.upload(edit+"REGION", b.fill(p, edit+"REGION", url.Values{"name": {"REGION"}}), nil)
+		b.want(p, http.StatusUnprocessableEntity, `id="value-error"`, "Give the value again")
+		if p = b.upload(edit+"REGION", b.fill(p, edit+"REGION", nil), map[string]string{"value-file": "from a file"}); p.status != http.StatusSeeOther || s.saved("REGION").Value != "from a file" || s.saved("API_TOKEN") != before {
+			t.Errorf("given again: %d, %+v", p.status, s.environment().Draft.Spec)
+		}
 		b.change(edit+"API_TOKEN", edit+"API_TOKEN", url.Values{"kind": {"plain"}, "value": {"public now"}}, nil)
 		if v := s.saved("API_TOKEN"); !v.Plain() || v.Value != "public now" {
 			t.Errorf("Sensitive to Plain with a new value: %+v", v)

@@ -48,11 +48,11 @@ func readForm(r *http.Request) (posted, error) {
 			return in, nil
 		}
 		if err != nil || n == maxParts {
-			return in, errors.Join(errInput, err)
+			return in, unreadable(err)
 		}
 		data, err := io.ReadAll(part)
 		if err != nil {
-			return in, errors.Join(errInput, err)
+			return in, unreadable(err)
 		}
 		switch name := part.FormName(); {
 		case part.FileName() != "":
@@ -90,6 +90,13 @@ func (p posted) input(field string) (value string, given, both bool) {
 		return typed, typed != "", false
 	}
 }
+
+// again tells that a value was given before, isn't in the form any more, and wasn't given again: without it the rest would be
+// saved as if it had never been given.
+func (p posted) again(given bool) bool { return p.values.Get("retype") != "" && !given }
+
+// giveAgain is said at its field then.
+const giveAgain = "give the value again: the one that you gave before was not kept"
 
 // unix gives text the newlines it has everywhere but in a browser's form.
 func unix(s string) string { return strings.ReplaceAll(s, "\r\n", "\n") }

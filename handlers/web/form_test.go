@@ -73,8 +73,13 @@ func TestAFormIsReadWholeOrNotAtAll(t *testing.T) {
 	limited.Header = r.Header
 	nameless, _ := http.NewRequest(http.MethodPost, "/", strings.NewReader("x"))
 	nameless.Header.Set("Content-Type", "multipart/form-data")
-	for what, bad := range map[string]*http.Request{"cut off": cut, "too long": limited, "without a boundary": nameless} {
-		if _, err := readForm(bad); err == nil || !strings.Contains(err.Error(), "did not arrive whole") {
+	for what, c := range map[string]struct {
+		bad  *http.Request
+		says string
+	}{
+		"cut off": {cut, "did not arrive whole"}, "too long": {limited, "larger than the 10 bytes that are possible"}, "without a boundary": {nameless, "did not arrive whole"},
+	} {
+		if _, err := readForm(c.bad); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("a form that is %s: %v", what, err)
 		}
 	}

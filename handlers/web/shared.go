@@ -77,6 +77,10 @@ func typedShared(in posted, form *Form) (value []byte, sensitive, retype bool) {
 	if retype = given && (sensitive || isFile); !retype {
 		form.Values["value"] = text
 	}
+	if in.again(given) {
+		retype = true
+		form.Errors = append(form.Errors, FieldError{"value", giveAgain})
+	}
 	if both {
 		form.Errors = append(form.Errors, FieldError{"value", "there is a text and a file: give one of them"})
 	}

@@ -121,6 +121,7 @@ type typedVariable struct {
 	form        map[string]string
 	given, both bool
 	isFile      bool
+	again       bool // see posted.again
 	value       string
 }
 
@@ -132,6 +133,7 @@ func readVariable(in posted) typedVariable {
 	t.form["name"], t.form["link"] = strings.TrimSpace(t.form["name"]), strings.TrimSpace(t.form["link"])
 	t.value, t.given, t.both = in.input("value")
 	_, t.isFile = in.files["value-file"]
+	t.again = in.again(t.given)
 	return t
 }
 
@@ -153,6 +155,9 @@ func (t typedVariable) variable(
 	if t.both && t.form["kind"] != kindLink {
 		wrong["value"] = "there is a text and a file: give one of them"
 	}
+	if t.again && t.form["kind"] != kindLink {
+		wrong["value"] = giveAgain
+	}
 	switch t.form["kind"] {
 	case kindLink:
 		v.Link, v.Build, v.ValueID = t.form["link"], t.form["build"] != "", ""
@@ -164,7 +169,7 @@ func (t typedVariable) variable(
 		switch {
 		case t.given:
 			given = variable.Given{v.Name: []byte(t.value)}
-		case isNew || !before.Sensitive:
+		case !t.again && (isNew || !before.Sensitive):
 			wrong["value"] = "enter its value, of at least 8 characters"
 		}
 	case kindPlain:
@@ -172,7 +177,7 @@ func (t typedVariable) variable(
 		if before.Plain() && !isNew && !t.isFile {
 			v.Value = kept(before.Value, t.value)
 		}
-		if !isNew && !before.Plain() && !t.given {
+		if !isNew && !before.Plain() && !t.given && !t.again {
 			wrong["value"] = "enter a value: what was Sensitive, or came from a Shared variable, never becomes Plain"
 		}
 		if !utf8.ValidString(v.Value) {
@@ -244,7 +249,7 @@ func (w *Web) variableNotSaved(
 	}
 	theirs := p.Was
 	p.Form = Form{Values: typed.form}
-	if typed.isFile || typed.given && typed.form["kind"] != kindPlain {
+	if typed.again || typed.isFile || typed.given && typed.form["kind"] != kindPlain {
 		p.Retype, p.Form.Values["value"] = true, ""
 	}
 	p.Form.take(variableFault(f, typed.form["name"], typed.form["kind"]), variableInputs...)

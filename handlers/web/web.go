@@ -21,6 +21,8 @@ import (
 	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/app/session"
 	"github.com/claude-hub/claude-hub/app/variable"
+	"github.com/claude-hub/claude-hub/envspec"
+	"github.com/claude-hub/claude-hub/envspec/dotenv"
 	"github.com/claude-hub/claude-hub/handlers/request"
 	"github.com/claude-hub/claude-hub/store"
 )
@@ -255,13 +257,23 @@ func (w *Web) ForeignHost(rw http.ResponseWriter, r *http.Request) {
 }
 
 // errInput is a form that could not be read.
-var errInput = fault.New(fault.Invalid, "The form did not arrive whole, or is larger than claude-hub takes.")
+var errInput = fault.New(fault.Invalid, "The form did not arrive whole, so nothing was saved. Go back and send it again.")
 
 func parseForm(r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
-		return errors.Join(errInput, err)
+		return unreadable(err)
 	}
 	return nil
+}
+
+// unreadable is the fault for a form whose reading ended with err.
+func unreadable(err error) error {
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return errors.Join(fault.New(fault.Invalid, "Nothing was saved: the form with its files is larger than the %s that are possible. A value has at most %s, a .env file %s.",
+			size(large.Limit), size(envspec.MaxValue), size(dotenv.MaxFile)), err)
+	}
+	return errors.Join(errInput, err)
 }
 
 // seeOther ends a POST.
