@@ -23,6 +23,7 @@ GREETING="Hello ${NAME}\nand welcome"
 9BAD=secret-of-a-bad-line
 NO_EQUALS
 DB_PASSWORD=abc
+SPACED_TOKEN="a b c d e f"
 KEEP=same
 LINKED=from-file
 TOKEN=token-in-file-12
@@ -52,7 +53,7 @@ func TestAnEnvFileIsPreviewedAndThenAddedToTheDraft(t *testing.T) {
 		return m
 	}
 	for name, want := range map[string]string{
-		"REGION": "Changed", "PORT": "New", "NPM_TOKEN": "19 bytes, hidden", "GREETING": "New", "DB_PASSWORD": "3 bytes, hidden", "KEEP": "Same", "LINKED": "Conflict", "TOKEN": "Conflict",
+		"REGION": "Changed", "PORT": "New", "NPM_TOKEN": "19 bytes, hidden", "GREETING": "New", "DB_PASSWORD": "3 bytes, hidden", "SPACED_TOKEN": "not counting white space, so it can only be Plain", "KEEP": "Same", "LINKED": "Conflict", "TOKEN": "Conflict",
 	} {
 		if m := row(p, name); !strings.Contains(m, want) {
 			t.Errorf("%s isn't %q:\n%s", name, want, m)

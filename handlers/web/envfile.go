@@ -2,6 +2,7 @@ package web
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/envspec/dotenv"
+	"github.com/claude-hub/claude-hub/runner/redact"
 )
 
 // What becomes of a row of a .env file.
@@ -145,10 +147,12 @@ func rowFor(e dotenv.Entry, spec envspec.Spec) EnvRow {
 	v, exists := find(spec, e.Name)
 	hidden := e.Sensitive
 	switch {
-	case !exists && e.Sensitive && len(e.Value) < envspec.MinSensitive:
+	case !exists && e.Sensitive && redact.Check([]byte(e.Value)) != nil:
 		row.Choice = rowSkip
 		if e.Value == "" {
 			row.Notes = append(slices.Clone(row.Notes), "it is empty, so it can only be Plain")
+		} else if len(e.Value) >= envspec.MinSensitive { // else the file's own note says it
+			row.Notes = append(slices.Clone(row.Notes), fmt.Sprintf("it has fewer than %d characters, not counting white space, so it can only be Plain", redact.MinLength))
 		}
 	case !exists:
 	case v.Link != "":

@@ -202,6 +202,9 @@ func sentence(s string) string {
 		return s
 	}
 	s = string(unicode.ToUpper(r)) + s[n:]
+	if rest, ok := strings.CutPrefix(s, "Cpu "); ok { // a key of the document, which begins the messages about it
+		s = "CPU " + rest
+	}
 	if !strings.HasSuffix(s, ".") && !strings.HasSuffix(s, "…") && !strings.HasSuffix(s, "?") {
 		s += "."
 	}
