@@ -16,9 +16,14 @@ import (
 // brimEvery is how often the free space is looked at: a fast disk fills by half a GiB meanwhile.
 const brimEvery = 250 * time.Millisecond
 
+// brimLooks is for how many more looks, 16 s, there must be room at the rate of now. With more than that nobody is ended: the host
+// stays almost full after its filler is gone, and those who write a little would be ended one after the other.
+const brimLooks = 64
+
 // brim ends writers before the host is full. Disks are sparse and promise more than there is; when the host can't give
 // what one of them needs, the writes of every Sandbox fail, and their file systems are damaged (design.md §6). Ended is
-// the Sandbox whose disk grows most; its disk stays, and it isn't booted again before there is room.
+// the Sandbox whose disk grows most, when all of them together would soon fill the host; its disk stays, and it isn't
+// booted again before there is room.
 type brim struct {
 	e    *Engine
 	last map[sandbox.ID]int64 // bytes of each disk at the last look, while space is low
@@ -41,7 +46,7 @@ func (b *brim) watch(ctx context.Context) {
 func (b *brim) look() {
 	now := map[sandbox.ID]int64{}
 	var worst *box
-	most := int64(0)
+	var most, all, room int64
 	for _, id := range b.e.running() {
 		x := b.e.box(id)
 		if x == nil {
@@ -56,12 +61,15 @@ func (b *brim) look() {
 			continue
 		}
 		now[id] = size
-		if before, known := b.last[id]; known && size-before > most && free < b.e.lowWater/2 {
-			worst, most = x, size-before
+		before, known := b.last[id]
+		if grown := size - before; known && grown > 0 && free < b.e.lowWater/2 {
+			if all += grown; grown > most {
+				worst, most, room = x, grown, free
+			}
 		}
 	}
 	b.last = now
-	if worst == nil {
+	if worst == nil || all*brimLooks < room {
 		return
 	}
 	fd, alive := worst.boot.Process.open()
