@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -106,7 +107,17 @@ func (s *Service) Observe(_ context.Context, tx *store.Tx, a fleet.Assignment, r
 		if sn.State == Failed && r.State == wire.StateAsleep {
 			return s.save(tx, sn, Failed)
 		}
-		return s.save(tx, sn, r.State)
+		if err := s.save(tx, sn, r.State); err != nil {
+			return err
+		}
+		if r.State != wire.StateRunning || a.Want != fleet.Run {
+			return nil
+		}
+		moved, err := s.runs(tx, &sn, detail.Version)
+		if err != nil || !moved {
+			return err
+		}
+		return s.stay(tx, &sn)
 	case wire.StateBusy: // somebody came back between the Hub's request and the Runner's look
 		if a.Want != fleet.Stop {
 			return s.save(tx, sn, sn.State)
@@ -114,13 +125,38 @@ func (s *Service) Observe(_ context.Context, tx *store.Tx, a fleet.Assignment, r
 		if err := s.save(tx, sn, Running); err != nil {
 			return err
 		}
-		sn.idle = 0
-		if err := s.want(tx, &sn, fleet.Run, Running); err != nil {
+		if _, err := s.runs(tx, &sn, detail.Version); err != nil {
 			return err
 		}
-		return s.fleet.Deadline(tx, a.ID, time.Time{})
+		return s.stay(tx, &sn)
 	}
 	return fleet.Permanent(fmt.Errorf("session %s reports an unknown state %q", sn.ID, r.State))
+}
+
+// runs has sn stand on the version, by its number, that its Runner says it runs: one that was asked to wake before it slept goes
+// on on the version it had. Only a version that it was given before is believed, so that no Runner gets values by naming one.
+func (s *Service) runs(tx *store.Tx, sn *Session, number int) (moved bool, err error) {
+	if number == 0 || number == sn.Version {
+		return false, nil
+	}
+	var id string
+	err = tx.Row(ranSQL, sn.ID, number).Scan(&id)
+	if errors.Is(err, store.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read what Session %s ran: %w", sn.ID, err)
+	}
+	sn.versionID, sn.Version = id, number
+	return true, nil
+}
+
+// stay wants sn awake as it is. That is a new wish, since the payload of one never changes.
+func (s *Service) stay(tx *store.Tx, sn *Session) error {
+	if err := s.want(tx, sn, fleet.Run, Running); err != nil {
+		return err
+	}
+	return s.fleet.Deadline(tx, sn.assignment, time.Time{})
 }
 
 func (s *Service) save(tx *store.Tx, sn Session, state string) error {

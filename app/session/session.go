@@ -153,6 +153,9 @@ func (s *Service) Start(ctx context.Context, g access.Grant, in StartInput) (Ses
 			tx.Now().UnixMilli(), g.Actor()); err != nil {
 			return fmt.Errorf("save Session: %w", err)
 		}
+		if err := given(tx, id, version); err != nil {
+			return err
+		}
 		if made, err = scanSession(tx.Row(byIDSQL, id).Scan); err != nil {
 			return fmt.Errorf("read Session: %w", err)
 		}
@@ -177,7 +180,8 @@ func (s *Service) Sleep(ctx context.Context, g access.Grant, id string) error {
 }
 
 // Wake boots a sleeping Session again, from the newest applied version: on the same root filesystem where that is
-// unchanged, else in a fresh Sandbox on the same Workspace and disks (ADR 0006).
+// unchanged, else in a fresh Sandbox on the same Workspace and disks (ADR 0006). One that was only about to sleep may go on as it
+// is instead, on the version that it runs: nothing is taken from under a person's hands.
 func (s *Service) Wake(ctx context.Context, g access.Grant, id string) error {
 	return s.change(ctx, g, id, "session.wake", func(tx *store.Tx, sn *Session) (bool, error) {
 		switch sn.State {
@@ -218,8 +222,18 @@ func (s *Service) boot(tx *store.Tx, g access.Grant, sn *Session, state string) 
 	if err := s.bootable(tx, sn.Runner, environmentID, version, what); err != nil {
 		return err
 	}
+	if err := given(tx, sn.ID, version); err != nil {
+		return err
+	}
 	sn.versionID = version.ID
 	return s.want(tx, sn, fleet.Run, state)
+}
+
+func given(tx *store.Tx, id string, version environment.Version) error {
+	if _, err := tx.Exec(givenSQL, id, version.ID); err != nil {
+		return fmt.Errorf("save the version of Session %s: %w", id, err)
+	}
+	return nil
 }
 
 // bootable refuses to boot version on a Runner while a Variable's value is missing, or when the Runner can't be given any.

@@ -14,6 +14,9 @@ FROM sessions s JOIN versions v ON v.id = s.version_id `
 	onVersionsSQL = `SELECT v.number, SUM(CASE WHEN s.state IN ('starting', 'running', 'waking') THEN 1 ELSE 0 END),
 SUM(CASE WHEN s.state IN ('starting', 'running', 'waking') THEN 0 ELSE 1 END)
 FROM sessions s JOIN versions v ON v.id = s.version_id WHERE s.repo_id = $1 AND s.state NOT IN ('deleted', 'deleting') GROUP BY v.number ORDER BY v.number DESC`
+	// givenSQL records a version that a Session is to stand on, ranSQL finds one of them by its number.
+	givenSQL   = `INSERT INTO session_versions (session_id, version_id) VALUES ($1, $2) ON CONFLICT (session_id, version_id) DO NOTHING`
+	ranSQL     = `SELECT v.id FROM session_versions g JOIN versions v ON v.id = g.version_id WHERE g.session_id = $1 AND v.number = $2`
 	wantSQL    = `UPDATE sessions SET state = $2, version_id = $3, idle_ms = $4, resume = $5, changed_at = $6 WHERE id = $1`
 	observeSQL = `UPDATE sessions SET state = $2, detail = $3, changed_at = $4 WHERE id = $1`
 	detailSQL  = `UPDATE sessions SET detail = $2 WHERE id = $1`
