@@ -25,6 +25,7 @@ import (
 	"github.com/claude-hub/claude-hub/handlers/runnerapi"
 	"github.com/claude-hub/claude-hub/runner/hubclient"
 	"github.com/claude-hub/claude-hub/runner/image/imagetest"
+	"github.com/claude-hub/claude-hub/runner/redact"
 	"github.com/claude-hub/claude-hub/runner/sandbox/oci"
 	"github.com/claude-hub/claude-hub/runner/wire"
 	"github.com/claude-hub/claude-hub/store"
@@ -47,7 +48,8 @@ type world struct {
 	down     atomic.Bool  // the Hub doesn't answer
 	asked    atomic.Int32 // how often the Runner has asked for values
 
-	runner  *Runner // in this process
+	hides   redact.Group // in the own log of the Runner
+	runner  *Runner      // in this process
 	stop    func()
 	process *exec.Cmd // or in one of its own
 }
@@ -148,7 +150,10 @@ func (w *world) start() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	r.retry = 100 * time.Millisecond
+	if r.hides != redact.Process {
+		w.t.Error("a Runner's values are not hidden in the log of its process")
+	}
+	r.retry, r.hides = 100*time.Millisecond, &w.hides // the Hub of these tests is in this process too, and hides what it knows
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()

@@ -7,20 +7,19 @@ import (
 
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/envspec"
-	"github.com/claude-hub/claude-hub/runner/redact"
 	"github.com/claude-hub/claude-hub/runner/wire"
 )
 
-// untilLogHides waits until the process's own log hides a value, or no longer does.
-func untilLogHides(t *testing.T, value string, hides bool) {
-	t.Helper()
+// untilLogHides waits until the Runner's own log hides a value, or no longer does.
+func (w *world) untilLogHides(value string, hides bool) {
+	w.t.Helper()
 	for end := time.Now().Add(limit); ; time.Sleep(5 * time.Millisecond) {
-		got := redact.Process.Text("a line with " + value + " in it").String()
+		got := w.hides.Text("a line with " + value + " in it").String()
 		if strings.Contains(got, value) != hides {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("the process's log shows %q", got)
+			w.t.Fatalf("the log shows %q", got)
 		}
 	}
 }
@@ -37,14 +36,14 @@ func TestTheRunnersOwnLogHidesValuesForAsLongAsAnAssignmentHasThem(t *testing.T)
 	recipe, key := w.version(spec)
 	session := w.session(recipe, key, w.repo())
 	w.untilState(session, wire.StateRunning)
-	untilLogHides(t, first, true)
+	w.untilLogHides(first, true)
 	w.change(session, fleet.Stop)
 	w.untilState(session, wire.StateAsleep)
 	w.owner.give("", both, own(second, "s3"))
 	w.change(session, fleet.Run)
 	w.untilState(session, wire.StateRunning)
-	untilLogHides(t, first, true) // processes may still print it from the files they wrote
-	untilLogHides(t, second, true)
+	w.untilLogHides(first, true) // processes may still print it from the files they wrote
+	w.untilLogHides(second, true)
 
 	const tested = "value-of-the-test-build"
 	w.owner.give("", both, own(tested, "s4"))
@@ -52,14 +51,14 @@ func TestTheRunnersOwnLogHidesValuesForAsLongAsAnAssignmentHasThem(t *testing.T)
 	if state, d := w.outcome(test); state != wire.StatePassed {
 		t.Fatalf("%s: %+v", state, d.Failure)
 	}
-	untilLogHides(t, tested, true)
+	w.untilLogHides(tested, true)
 	w.change(session, fleet.Remove)
-	untilLogHides(t, first, false)
-	untilLogHides(t, second, false)
-	untilLogHides(t, shared, true) // the Test build has it still
+	w.untilLogHides(first, false)
+	w.untilLogHides(second, false)
+	w.untilLogHides(shared, true) // the Test build has it still
 	w.change(test, fleet.Remove)
-	untilLogHides(t, tested, false)
-	untilLogHides(t, shared, false)
+	w.untilLogHides(tested, false)
+	w.untilLogHides(shared, false)
 }
 
 func TestARunnerThatIsClosedLeavesNoValueInItsProcess(t *testing.T) {
@@ -71,7 +70,7 @@ func TestARunnerThatIsClosedLeavesNoValueInItsProcess(t *testing.T) {
 	w.owner.give("", v)
 	recipe, key := w.version(having(envspec.Spec{Image: w.image("app:v1", nil)}, v))
 	w.untilState(w.session(recipe, key, w.repo()), wire.StateRunning)
-	untilLogHides(t, value, true)
+	w.untilLogHides(value, true)
 	w.stop()
-	untilLogHides(t, value, false)
+	w.untilLogHides(value, false)
 }

@@ -42,6 +42,7 @@ type Runner struct {
 	records  string
 	sessions string
 	retry    time.Duration
+	hides    *redact.Group // what this process's own log hides
 
 	lock    *os.File
 	engine  *oci.Engine
@@ -83,7 +84,7 @@ func New(data string, identity hubclient.Identity, cfg Config, version string, l
 		return nil, err
 	}
 	dir := Folder(data)
-	r := &Runner{cfg: cfg, data: data, identity: identity, version: version, log: log, records: filepath.Join(dir, "assignments"), sessions: filepath.Join(dir, "sessions"), retry: 2 * time.Second,
+	r := &Runner{cfg: cfg, data: data, identity: identity, version: version, log: log, records: filepath.Join(dir, "assignments"), sessions: filepath.Join(dir, "sessions"), retry: 2 * time.Second, hides: redact.Process,
 		workers: map[string]*worker{}, prune: make(chan struct{}, 1)}
 	r.ctx, r.stop = context.WithCancelCause(context.Background())
 	for _, d := range []string{dir, r.records, r.sessions, filepath.Join(dir, "engine")} {
@@ -318,7 +319,7 @@ func (r *Runner) forget(w *worker) error {
 	if err := os.Remove(r.recordPath(w.id)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	redact.Process.Leave(w.set)
+	r.hides.Leave(w.set)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.workers, w.id)
@@ -407,7 +408,7 @@ func (r *Runner) sweep(ctx context.Context) error {
 func (r *Runner) Close() error {
 	r.mu.Lock()
 	for _, w := range r.workers {
-		redact.Process.Leave(w.set)
+		r.hides.Leave(w.set)
 	}
 	r.mu.Unlock()
 	var errs []error

@@ -8,7 +8,6 @@ import (
 
 	"github.com/claude-hub/claude-hub/runner/build"
 	"github.com/claude-hub/claude-hub/runner/hubclient"
-	"github.com/claude-hub/claude-hub/runner/redact"
 	"github.com/claude-hub/claude-hub/runner/secret"
 	"github.com/claude-hub/claude-hub/runner/wire"
 )
@@ -39,7 +38,7 @@ func (w *worker) values(ctx context.Context, rec record, recipe wire.Recipe) (*s
 					return nil, refuse(fmt.Sprintf("the Hub sent no value of the Variable %s", v.Name))
 				}
 			}
-			redact.Process.Join(w.set) // until the assignment is forgotten: values that were replaced are in the Set still
+			w.r.hides.Join(w.set) // until the assignment is forgotten: values that were replaced are in the Set still
 			return vs, vs.Hide(w.set)
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
