@@ -136,3 +136,20 @@ func TestACrashInAnAssignmentFailsItAndNotTheRunner(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestADataFolderWhoseLockIsHeldForAMomentIsNotTakenForUsed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	killed, err := lockFolder(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(100*time.Millisecond, func() { killed.Close() })
+	next, err := lockFolder(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := next.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -106,11 +106,20 @@ func lockFolder(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("another Runner runs on the data folder %s; stop it first", dir)
+	// A child that a killed Runner was just forking holds the lock until it has become its program.
+	deadline := time.Now().Add(2 * time.Second)
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return f, nil
+		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+			return nil, errors.Join(fmt.Errorf("the data folder %s can't be locked: %w", dir, err), f.Close())
+		case time.Now().After(deadline):
+			return nil, errors.Join(fmt.Errorf("another Runner runs on the data folder %s; stop it first", dir), f.Close())
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
-	return f, nil
 }
 
 func (r *Runner) open(dir string) error {
