@@ -36,7 +36,7 @@ var arrows = map[string]string{
 	"handlers/request":   "app/fault",
 	"handlers/runnerapi": "store app/fleet app/fault runner/wire",
 	"handlers/api":       "handlers/request store envspec app/fault app/github app/access app/environment app/variable app/session app/fleet runner/wire",
-	"handlers/web":       "handlers/request store envspec app/fault app/github app/access app/environment app/variable app/session app/fleet runner/wire",
+	"handlers/web":       "handlers/request runner/redact store envspec app/fault app/github app/access app/environment app/variable app/session app/fleet runner/wire",
 
 	"runner/sandbox/oci": "runner/sandbox",
 	"runner/image":       "runner/sandbox",
