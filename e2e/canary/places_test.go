@@ -22,9 +22,7 @@ import (
 	"syscall"
 	"time"
 
-	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/klauspost/compress/zstd"
-	_ "modernc.org/sqlite"
 )
 
 // tap is a proxy before the Hub that keeps everything the Hub answers.
