@@ -88,3 +88,27 @@ func BenchmarkAdd(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(values)), "ns/value")
 }
+
+// BenchmarkGroup measures one line of a process's log, with so many assignments of five values each.
+func BenchmarkGroup(b *testing.B) {
+	line := string(redacttest.Log(300))
+	for _, n := range []int{1, 10, 100, 1000} {
+		var group Group
+		values := redacttest.Values(5 * n)
+		for i := range n {
+			var set Set
+			for _, v := range values[5*i : 5*i+5] {
+				if err := set.Add("V", []byte(v)); err != nil {
+					b.Fatal(err)
+				}
+			}
+			group.Join(&set)
+		}
+		b.Run(fmt.Sprintf("sets=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				group.Text(line)
+			}
+		})
+	}
+}

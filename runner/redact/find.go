@@ -12,7 +12,8 @@ type Span struct{ From, To int }
 // touch as one; and the names of what was found, sorted. It is for who must not change the length of a text: others use
 // [Set.Text]. It does not keep or change b.
 func (s *Set) Find(b []byte) (spans []Span, names []string) {
-	w := s.look(b)
+	var w Writer
+	s.look(&w, b)
 	slices.SortFunc(w.hits, func(a, b hit) int { return int(a.from - b.from) })
 	for _, h := range w.hits {
 		from, to := int(h.from), int(min(h.to, w.in))
@@ -25,17 +26,19 @@ func (s *Set) Find(b []byte) (spans []Span, names []string) {
 	return spans, slices.Sorted(maps.Keys(w.found))
 }
 
-// look is a Writer that has looked through a whole text, and masked nothing: its hits are all that was found, in no order.
-func (s *Set) look(b []byte) *Writer {
-	w := s.Writer(nil)
+// look looks through a whole text, and masks nothing: what it finds is added to w's hits, in no order. One Writer may look with
+// several Sets in turn.
+func (s *Set) look(w *Writer, b []byte) {
+	s.mu.Lock()
+	s.init()
+	s.mu.Unlock()
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	w.known = len(s.needles)
+	w.set, w.known, w.in = s, len(s.needles), 0
 	for len(b) > 0 {
 		n := min(len(b), chunk)
 		w.scan(b[:n])
 		b = b[n:]
 	}
 	w.decide()
-	return w
 }

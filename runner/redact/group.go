@@ -48,10 +48,12 @@ func (g *Group) Text(v string) Text {
 	if len(sets) == 0 {
 		sets = append(sets, &g.shapes)
 	}
-	var hits []hit
+	var w Writer
+	text := []byte(v)
 	for _, s := range sets {
-		hits = append(hits, s.look([]byte(v)).hits...)
+		s.look(&w, text)
 	}
+	hits := w.hits
 	slices.SortFunc(hits, func(x, y hit) int { return int(x.from - y.from) })
 	var b strings.Builder
 	at := 0
