@@ -205,7 +205,11 @@ func TestSharedVariablesAreManagedByAnyoneSignedIn(t *testing.T) {
 	stranger.change(page, page+"/note", url.Values{"note": {"a stranger's note"}}, nil)
 	b.see(page, "a stranger&#39;s note")
 	linked := "can&#39;t be %s while a draft or an applied version links it: that of "
-	b.want(b.upload(page+"/delete", b.fill(b.see(page), page+"/delete", nil), nil), http.StatusConflict, strings.Replace(linked, "%s", "deleted", 1)+"acme/rocket")
+	if p := b.see(page+"/delete", "of acme/rocket, so it can't be deleted"); strings.Contains(p.body, `action="`+page) {
+		t.Error("what is linked is offered to be deleted")
+	}
+	stranger.see(page+"/delete", "of 1 Repo that you have no access to, so it can't be deleted")
+	b.want(b.upload(page+"/delete", url.Values{"revision": {"2"}}, nil), http.StatusConflict, strings.Replace(linked, "%s", "deleted", 1)+"acme/rocket")
 	b.want(stranger.upload(page+"/rename", b.fill(b.see(page), page+"/rename", url.Values{"name": {"OTHER"}}), nil), http.StatusConflict, strings.Replace(linked, "%s", "renamed", 1)+"1 Repo that you have no access to")
 
 	stale := b.see(page)
@@ -238,9 +242,25 @@ func TestSharedVariablesAreManagedByAnyoneSignedIn(t *testing.T) {
 	if err != nil || len(all) != 2 || all[0].Name != "READABLE" || all[0].Value != "a\r\nb\r\n" {
 		t.Errorf("%v, %v", all, err)
 	}
-	b.change("/shared/READABLE", "/shared/READABLE/delete", nil, nil)
-	if p := b.get("/shared/READABLE"); p.status != http.StatusNotFound {
-		t.Errorf("a deleted one: %d", p.status)
+	ask := "/shared/READABLE/delete"
+	if p := b.see("/shared/READABLE", `href="`+ask+`"`); strings.Contains(p.body, `action="`+ask+`"`) {
+		t.Error("it is deleted without a question")
+	}
+	stale = b.see(ask, "Delete the Shared variable <code>READABLE</code>?", "Nothing links it now.", "Its value is deleted with it, for good")
+	stranger.change("/shared/READABLE", "/shared/READABLE/note", url.Values{"note": {"still in use"}}, nil)
+	p = b.upload(ask, b.fill(stale, ask, nil), nil)
+	b.want(p, http.StatusConflict, "was changed meanwhile", "Delete it</button>")
+	b.see("/shared/READABLE")
+	if p = b.upload(ask, b.fill(p, ask, nil), nil); p.status != http.StatusSeeOther || p.header.Get("Location") != "/shared" {
+		t.Errorf("deleting it: %d to %q", p.status, p.header.Get("Location"))
+	}
+	for _, gone := range []string{"/shared/READABLE", ask} {
+		if p := b.get(gone); p.status != http.StatusNotFound {
+			t.Errorf("%s of a deleted one: %d", gone, p.status)
+		}
+	}
+	if p := b.upload(ask, url.Values{"revision": {"1"}}, nil); p.status != http.StatusNotFound {
+		t.Errorf("deleting it twice: %d", p.status)
 	}
 	if p := s.browser().get("/shared"); p.status != http.StatusSeeOther {
 		t.Errorf("signed out: %d", p.status)

@@ -116,9 +116,9 @@ func (w *Web) addShared(rw http.ResponseWriter, r *http.Request, who access.Pers
 type sharedOnePage struct {
 	Page
 	Row SharedRow
-	// Forms by what they change: value, note, rename, delete.
-	Value, Note, Rename, Delete Form
-	Retype                      bool
+	// Forms by what they change: value, note, rename.
+	Value, Note, Rename Form
+	Retype              bool
 	// Theirs is what somebody else made of it meanwhile, where it differs from what was typed.
 	Theirs []FieldConflict
 }
@@ -159,7 +159,7 @@ func (w *Web) sharedOnePage(r *http.Request, who access.Person) (sharedOnePage, 
 	return p, nil
 }
 
-// sharedChange is what one of the forms of a Shared variable's page does. It answers the name to come back to, "" for the list.
+// sharedChange is what one of the forms of a Shared variable's page does. It answers the name to come back to.
 type sharedChange func(w *Web, r *http.Request, who access.Person, in posted, revision int64, p *sharedOnePage) (string, error)
 
 func (w *Web) changeShared(what string, change sharedChange) func(http.ResponseWriter, *http.Request, access.Person) error {
@@ -180,7 +180,7 @@ func (w *Web) changeShared(what string, change sharedChange) func(http.ResponseW
 		var f *fault.Error
 		switch {
 		case errors.As(err, &f) && f.Code != fault.NotFound:
-			form := map[string]*Form{"value": &p.Value, "note": &p.Note, "rename": &p.Rename, "delete": &p.Delete}[what]
+			form := map[string]*Form{"value": &p.Value, "note": &p.Note, "rename": &p.Rename}[what]
 			form.take(f, "value", "note", "name")
 			if f.Code == fault.Conflict {
 				p.Theirs = sharedConflicts(p, what)
@@ -188,8 +188,6 @@ func (w *Web) changeShared(what string, change sharedChange) func(http.ResponseW
 			return w.render(rw, r, statusOf(f), "shared-variable", p)
 		case err != nil:
 			return err
-		case name == "":
-			return seeOther(rw, r, "/shared")
 		}
 		return seeOther(rw, r, sharedPath(name)+"?done="+what)
 	}
@@ -249,6 +247,42 @@ func renameShared(w *Web, r *http.Request, who access.Person, in posted, revisio
 	return s.Name, err
 }
 
-func deleteShared(w *Web, r *http.Request, who access.Person, _ posted, revision int64, p *sharedOnePage) (string, error) {
-	return "", w.d.Vault.DeleteShared(r.Context(), who, p.Row.Name, revision)
+type deleteSharedPage struct {
+	Page
+	Row SharedRow
+}
+
+func (w *Web) deleteSharedPage(rw http.ResponseWriter, r *http.Request, who access.Person) error {
+	return w.showDeleteShared(rw, r, who, http.StatusOK, "")
+}
+
+// showDeleteShared asks whether one is to be deleted, as it is now: who says yes again after a conflict has seen what changed.
+func (w *Web) showDeleteShared(rw http.ResponseWriter, r *http.Request, who access.Person, status int, alert string) error {
+	one, err := w.sharedOnePage(r, who)
+	if err != nil {
+		return err
+	}
+	p := deleteSharedPage{Page: one.Page, Row: one.Row}
+	p.Title, p.Alert = "Delete "+one.Row.Name, alert
+	return w.render(rw, r, status, "delete-shared", p)
+}
+
+func (w *Web) deleteShared(rw http.ResponseWriter, r *http.Request, who access.Person) error {
+	in, err := readForm(r)
+	if err != nil {
+		return err
+	}
+	revision, err := in.number("revision")
+	if err != nil {
+		return err
+	}
+	err = w.d.Vault.DeleteShared(r.Context(), who, mux.Vars(r)["shared"], revision)
+	var f *fault.Error
+	if errors.As(err, &f) && f.Code != fault.NotFound {
+		return w.showDeleteShared(rw, r, who, statusOf(f), f.Message)
+	}
+	if err != nil {
+		return err
+	}
+	return seeOther(rw, r, "/shared")
 }

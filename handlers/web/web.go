@@ -102,7 +102,8 @@ func (w *Web) routes() *mux.Router {
 	post("/shared/{shared}/value", w.signedIn(w.changeShared("value", setShared)))
 	post("/shared/{shared}/note", w.signedIn(w.changeShared("note", noteShared)))
 	post("/shared/{shared}/rename", w.signedIn(w.changeShared("rename", renameShared)))
-	post("/shared/{shared}/delete", w.signedIn(w.changeShared("delete", deleteShared)))
+	get("/shared/{shared}/delete", w.signedIn(w.deleteSharedPage))
+	post("/shared/{shared}/delete", w.signedIn(w.deleteShared))
 
 	get("/repos/{repo}", w.granted(w.repo))
 	get("/repos/{repo}/environment", w.granted(w.environment))
