@@ -165,21 +165,16 @@ func (s *saving) save(c *cobra.Command, hub *client.Client, repo schema.Repo, co
 	}
 	defer done()
 	spec, problems := envspec.Check(name, b, files)
-	fromFiles := spec.BootstrapFile != "" || spec.StartFile != "" // which the Hub can't read, so what is right is said here
-	if fromFiles && problems.Failed() {
+	if problems.Failed() { // said before any conflict: there is no way around these
 		fmt.Fprintln(c.ErrOrStderr(), problems)
 		return none, exitError{exitFailed}
 	}
-	var mine *envspec.Spec
-	if !problems.Failed() {
-		shown := spec
-		shown.Variables = slices.Clone(spec.Variables)
-		for i, v := range shown.Variables {
-			if _, ok := given[v.Name]; ok {
-				shown.Variables[i].ValueID = "given" // no other one's, so that the difference is told
-			}
+	mine := spec
+	mine.Variables = slices.Clone(spec.Variables)
+	for i, v := range mine.Variables {
+		if _, ok := given[v.Name]; ok {
+			mine.Variables[i].ValueID = "given" // no other one's, so that the difference is told
 		}
-		mine = &shown
 	}
 	env, err := hub.Environment(c.Context(), repo.ID)
 	if err != nil {
@@ -191,13 +186,13 @@ func (s *saving) save(c *cobra.Command, hub *client.Client, repo schema.Repo, co
 	}
 	base, err := baseOf(c, hub, env, s.base)
 	if err != nil {
-		return none, sayConflict(c, repo, err, mine, over)
+		return none, sayConflict(c, repo, err, &mine, over)
 	}
 	in := schema.SaveDraft{Base: base, Values: map[string]schema.Value{}}
 	for name, value := range given {
 		in.Values[name] = schema.ValueOf(value)
 	}
-	if fromFiles {
+	if spec.BootstrapFile != "" || spec.StartFile != "" { // which the Hub can't read
 		in.Spec = &spec
 	} else {
 		text := string(b)
@@ -205,7 +200,7 @@ func (s *saving) save(c *cobra.Command, hub *client.Client, repo schema.Repo, co
 	}
 	draft, err := hub.Save(c.Context(), repo.ID, in)
 	if err != nil {
-		return draft, describe(c, name, sayConflict(c, repo, err, mine, over))
+		return draft, describe(c, name, sayConflict(c, repo, err, &mine, over))
 	}
 	return draft, sayMissing(c, hub, repo)
 }

@@ -33,6 +33,14 @@ func TestWhatSomebodyElseSavedIsNotSavedOver(t *testing.T) {
 	h.refused(exitFailed, "bob saved this draft meanwhile: you edited revision 3, it is at 4 now.", "", "env", "save", "-f", mine, "--base", "3")
 	h.refused(exitFailed, "variables.NPM: value changes (hidden), note changes", "npm-token-2", "env", "save", "-f", mine, "--value-file", "NPM=-")
 	h.refused(exitFailed, "claude-hub env test --repo acme/rocket -f "+mine+" --value-file NPM=- --base 4", "npm-token-2", "env", "test", "-f", mine, "--value-file", "NPM=-", "--base", "3", "--runner", "r1")
+	// What is wrong with hers comes first: no --base gets around it.
+	wrong := h.file("wrong.yml", "image: debian:13\nstrat: echo mine\n")
+	for _, args := range [][]string{{}, {"--base", "4"}} {
+		got := h.refused(exitFailed, wrong+":2:1: strat is no key of an Environment: did you mean start?\n", "", append([]string{"env", "save", "-f", wrong}, args...)...)
+		if strings.Contains(got.err, "--base") || strings.Contains(got.err, "bob") {
+			t.Errorf("a wrong document was offered a way over bob's: %s", got.err)
+		}
+	}
 	if d := h.draft(g); len(d.Variables) != 2 {
 		t.Errorf("something was saved over bob's: %+v", d)
 	}
