@@ -53,14 +53,14 @@ Ctrl-C stops at once: Sandboxes then live on and are adopted at the next start.`
 
 func dev(ctx context.Context, cfg fileConfig, log zerolog.Logger, out io.Writer) error {
 	cfg.Dev.Login, cfg.Runner.LocalRepos = true, true
+	if err := makeKey(ctx, cfg, out); err != nil { // first: it may refuse, and then nothing was written
+		return err
+	}
 	example, err := makeExample(ctx, cfg.Data)
 	if err != nil {
 		return fmt.Errorf("make the example Repo: %w", err)
 	}
 	cfg.Dev.Repos = append(cfg.Dev.Repos, example.repo)
-	if err := makeKey(cfg, out); err != nil {
-		return fmt.Errorf("make an encryption key: %w", err)
-	}
 
 	h, err := openHub(ctx, cfg, log)
 	if err != nil {
