@@ -117,7 +117,10 @@ func TestWhatIsPendingIsReviewedDiscardedAndRestored(t *testing.T) {
 	r.MustReport(r.Item(), wire.StateRunning, wire.SessionDetail{Workspace: true, Version: 2})
 	b.see(to, "version 2")
 	b.see(repoPath+"/versions", "more CPU", "1 awake", "by ana, from the draft", `href="/repos/42/versions/1/restore"`, `href="/repos/42/diff?from=1&amp;to=draft"`)
-	b.see(repoPath+"/versions/2", "1 awake", "Compare with version 1", "<code>NPM</code>", "digest")
+	p = b.see(repoPath+"/versions/2", "1 awake", "Compare with version 1", "<code>NPM</code>", "digest", "Number of CPUs: <code>what the Runner gives</code> → <code>2</code>")
+	if strings.Contains(p.body, "Once applied") || strings.Contains(p.body, "needs a passing Test build") || strings.Contains(p.body, "without a Test build") {
+		t.Errorf("an applied version says what its changes need:\n%s", p.body)
+	}
 	b.see(repoPath+"/diff?from=1&to=2", "From version 1 to version 2", "Applies at once")
 	restore := repoPath + "/versions/1/restore"
 	b.see(restore, "Restore version 1 as the draft?", "The number of CPUs changes from 2 to what the Runner gives.")

@@ -61,7 +61,8 @@ type versionPage struct {
 	Version environment.Version
 	Current bool
 	Before  int // the version it followed; 0: none
-	Changes []envspec.Change
+	// Changed is what is different from that one. What a change needs is of no use any more: it is applied.
+	Changed envspec.Diff
 	Runner  string // the Test build's
 	YAML    string
 	Awake   int // Sessions on it
@@ -94,7 +95,7 @@ func (w *Web) version(rw http.ResponseWriter, r *http.Request, g access.Grant) e
 		if err != nil {
 			return err
 		}
-		p.Changes = envspec.Explain(before.Spec, v.Spec)
+		p.Changed = envspec.Compare(before.Spec, v.Spec)
 	}
 	if p.Moved, err = w.d.Environments.SharedChanged(r.Context(), g, number); err != nil {
 		return err
