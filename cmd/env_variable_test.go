@@ -212,7 +212,10 @@ func TestSharedVariablesByTheCommandLine(t *testing.T) {
 	h.refused(exitFailed, "can't be renamed while a draft or an applied version links it: that of acme/rocket.", "", "shared", "rename", "DSN", "OTHER")
 	h.refused(exitFailed, "can't be deleted while a draft or an applied version links it", "", "shared", "rm", "DSN", "--yes")
 	h.ok("", "shared", "create", "GONE=1", "--plain")
-	h.ok("", "shared", "rename", "GONE", "GOING")
+	h.refused(exitUsage, "not with a digit", "", "shared", "rename", "GONE", "1ST")
+	if got := h.ok("", "shared", "rename", "GONE", "GOING").out; got != "GOING is its name now\n" {
+		t.Errorf("renamed: %s", got)
+	}
 	h.refused(exitFailed, "nothing was deleted", "no\n", "shared", "rm", "GOING")
 	h.ok("yes\n", "shared", "rm", "GOING")
 	h.refused(exitFailed, "There is no Shared variable GOING.", "", "shared", "rm", "GOING", "--yes")

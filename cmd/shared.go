@@ -191,43 +191,39 @@ link it is said. The value comes as for shared create.`,
 }
 
 func sharedNoteCommand() *cobra.Command {
-	var output string
-	c := &cobra.Command{
-		Use: "note NAME NOTE", Short: "Say what a Shared variable is for", Args: cobra.ExactArgs(2),
+	return besideTheValue(&cobra.Command{
+		Use: "note NAME NOTE", Short: "Say what a Shared variable is for",
 		Long:    "Change the note of a Shared variable, and nothing of its value. An empty one takes the note away.",
 		Example: "  claude-hub shared note SENTRY_DSN \"project web, from ops\"",
-		RunE: func(c *cobra.Command, args []string) error {
-			return onShared(c, args[0], func(hub *client.Client, s schema.Shared) error {
-				after, err := hub.NoteShared(c.Context(), s.Name, schema.NoteShared{Revision: s.Revision, Note: args[1]})
-				if err != nil {
-					return err
-				}
-				return saidOfShared(c, after, output, "has its new note")
-			})
-		},
-	}
-	outputFlag(c, &output)
-	return c
+	}, "has its new note", func(c *cobra.Command, hub *client.Client, s schema.Shared, note string) (schema.Shared, error) {
+		return hub.NoteShared(c.Context(), s.Name, schema.NoteShared{Revision: s.Revision, Note: note})
+	})
 }
 
 func sharedRenameCommand() *cobra.Command {
-	var output string
-	c := &cobra.Command{
-		Use: "rename NAME NEW", Short: "Give a Shared variable another name", Args: cobra.ExactArgs(2),
+	return besideTheValue(&cobra.Command{
+		Use: "rename NAME NEW", Short: "Give a Shared variable another name",
 		Long:    "Give a Shared variable another name, and nothing of its value. It is refused while a draft or an applied version links it.",
 		Example: "  claude-hub shared rename SENTRY_DSN SENTRY_DSN_WEB",
-		RunE: func(c *cobra.Command, args []string) error {
-			if err := checkedName(args[1]); err != nil {
+		PreRunE: func(_ *cobra.Command, args []string) error { return checkedName(args[1]) },
+	}, "is its name now", func(c *cobra.Command, hub *client.Client, s schema.Shared, name string) (schema.Shared, error) {
+		return hub.RenameShared(c.Context(), s.Name, schema.RenameShared{Revision: s.Revision, Name: name})
+	})
+}
+
+// besideTheValue completes a command that changes something of the Shared variable of its first argument to its second, and then
+// says what it is now.
+func besideTheValue(c *cobra.Command, now string, change func(c *cobra.Command, hub *client.Client, s schema.Shared, to string) (schema.Shared, error)) *cobra.Command {
+	var output string
+	c.Args = cobra.ExactArgs(2)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		return onShared(c, args[0], func(hub *client.Client, s schema.Shared) error {
+			after, err := change(c, hub, s, args[1])
+			if err != nil {
 				return err
 			}
-			return onShared(c, args[0], func(hub *client.Client, s schema.Shared) error {
-				after, err := hub.RenameShared(c.Context(), s.Name, schema.RenameShared{Revision: s.Revision, Name: args[1]})
-				if err != nil {
-					return err
-				}
-				return saidOfShared(c, after, output, "is its name now")
-			})
-		},
+			return saidOfShared(c, after, output, now)
+		})
 	}
 	outputFlag(c, &output)
 	return c
