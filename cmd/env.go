@@ -58,7 +58,7 @@ func onRepo(c *cobra.Command, name string, f func(hub *client.Client, repo schem
 	if err != nil {
 		return err
 	}
-	return f(hub, repo)
+	return byCommand(f(hub, repo))
 }
 
 func envShowCommand() *cobra.Command {

@@ -180,6 +180,17 @@ func TestLostValuesAreEnteredByTheCommandLine(t *testing.T) {
 	}
 }
 
+func TestALinkToNothingNamesTheCommandThatMakesIt(t *testing.T) {
+	h := newTown(t, apptest.Options{})
+	h.Grant("ana")
+	document := h.file("e.yml", "image: debian:12\nvariables:\n  DSN: {link: SENTRY}\n  URL: {link: MIRROR}\n")
+	for _, name := range []string{"SENTRY", "MIRROR"} {
+		want := "links the Shared variable " + name + ", which doesn't exist; make it first, by “claude-hub shared create " + name + "” or on the page of Shared variables"
+		h.refused(exitFailed, want, "", "env", "save", "-f", document)
+		h.refused(exitFailed, want, "", "env", "variable", "link", "HERE", name)
+	}
+}
+
 func TestSharedVariablesByTheCommandLine(t *testing.T) {
 	h := newTown(t, apptest.Options{})
 	g, r := h.Grant("ana"), h.Runner("r1")
