@@ -395,8 +395,31 @@ func TestWhoEditsAnotherPlaceOfTheDraftIsNoConflict(t *testing.T) {
 	if p := bob.upload(edit+"TOKEN", form, nil); p.status != http.StatusSeeOther {
 		t.Fatalf("saving mine over theirs: %d\n%s", p.status, p.body)
 	}
-	if v := s.saved("TOKEN"); v.Note != "bob's note" {
-		t.Errorf("%+v", v)
+	if v := s.saved("TOKEN"); v.Note != "bob's note" || !v.Build {
+		t.Errorf("bob's note and the tick that only ana changed: %+v", v)
+	}
+
+	// What only one of them changed is no choice to make, and "Save mine" reverts nothing of it.
+	other = bob.see(edit + "TOKEN")
+	ana.change(edit+"TOKEN", edit+"TOKEN", url.Values{"value": {"anas-secret-1"}, "build": {""}}, nil)
+	anas := s.saved("TOKEN")
+	p = bob.upload(edit+"TOKEN", bob.fill(other, edit+"TOKEN", url.Values{"note": {"bob's second"}}), nil)
+	bob.want(p, http.StatusConflict, "You changed nothing that they changed too", "<dt>Available at build</dt>", "Its value is the one that is saved now", "bob&#39;s second</textarea>")
+	if p := bob.upload(edit+"TOKEN", bob.fill(p, edit+"TOKEN", nil), nil); p.status != http.StatusSeeOther {
+		t.Fatalf("saving what both changed: %d\n%s", p.status, p.body)
+	}
+	if v := s.saved("TOKEN"); v.Note != "bob's second" || v.Build || v.ValueID != anas.ValueID {
+		t.Errorf("bob's note with ana's value and tick: %+v, hers %+v", v, anas)
+	}
+	region = bob.see(edit + "REGION")
+	ana.change(edit+"REGION", edit+"REGION", url.Values{"kind": {"sensitive"}, "value": {"anas-secret-2"}}, nil)
+	anas = s.saved("REGION")
+	p = bob.upload(edit+"REGION", bob.fill(region, edit+"REGION", url.Values{"note": {"where"}}), nil)
+	if p = bob.upload(edit+"REGION", bob.fill(p, edit+"REGION", nil), nil); p.status != http.StatusSeeOther {
+		t.Fatalf("saving a note beside what became Sensitive: %d\n%s", p.status, p.body)
+	}
+	if v := s.saved("REGION"); v.Note != "where" || !v.Sensitive || v.ValueID != anas.ValueID {
+		t.Errorf("what ana made Sensitive: %+v, hers %+v", v, anas)
 	}
 	stale := bob.see(edit + "TOKEN")
 	deletePage := bob.see(edit + "TOKEN/delete")

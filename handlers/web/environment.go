@@ -198,7 +198,7 @@ func (w *Web) notSaved(rw http.ResponseWriter, r *http.Request, g access.Grant, 
 		p.Conflict = true
 		// Saving again is a decision made with all in sight, so the form goes on from the revision it now shows.
 		if p.Draft != nil {
-			p.Conflicts, p.Taken = threeWay(typed, formOf(p.Draft.Spec), was)
+			p.Conflicts, p.Taken = threeWay(draftFields(), typed, formOf(p.Draft.Spec), was)
 		}
 	} else if base != p.Base {
 		p.Base, p.Was = base, was
@@ -206,22 +206,40 @@ func (w *Web) notSaved(rw http.ResponseWriter, r *http.Request, g access.Grant, 
 	return w.render(rw, r, request.Status(f.Code), "environment", p)
 }
 
+// compared is a field of a form, or some that are one choice, for threeWay: what it says for a person, equal texts being the
+// same choice, and how it is taken over from another form.
+type compared struct {
+	label string
+	said  func(form map[string]string) string
+	take  func(to, from map[string]string)
+}
+
+func draftFields() (all []compared) {
+	for _, f := range fields {
+		all = append(all, compared{
+			f.label, func(form map[string]string) string { return said(form, f.name) },
+			func(to, from map[string]string) { copyField(to, from, f.name) },
+		})
+	}
+	return all
+}
+
 // threeWay compares what is typed with what somebody else saved, and with what both began with (nil: unknown). What only they
 // changed is taken over into typed, so that saving it reverts nothing that the person never saw.
-func threeWay(typed, theirs, was map[string]string) (conflicts []FieldConflict, taken []TakenField) {
-	for _, field := range fields {
-		yours, other := said(typed, field.name), said(theirs, field.name)
+func threeWay(all []compared, typed, theirs, was map[string]string) (conflicts []FieldConflict, taken []TakenField) {
+	for _, field := range all {
+		yours, other := field.said(typed), field.said(theirs)
 		if yours == other {
 			continue
 		}
-		if was != nil && yours == said(was, field.name) {
-			copyField(typed, theirs, field.name)
+		if was != nil && yours == field.said(was) {
+			field.take(typed, theirs)
 			taken = append(taken, TakenField{field.label, other})
 			continue
 		}
 		c := FieldConflict{Label: field.label, Theirs: other, Yours: yours}
 		if was != nil {
-			c.Base, c.HasBase = said(was, field.name), true
+			c.Base, c.HasBase = field.said(was), true
 			if c.Base == other {
 				continue // only changed here
 			}

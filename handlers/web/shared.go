@@ -214,6 +214,18 @@ func sharedConflicts(p sharedOnePage, what string) (all []FieldConflict) {
 	return all
 }
 
+// words is what a Shared variable's form says in a field.
+func words(field string, form map[string]string) string {
+	switch v := form[field]; {
+	case field == "kind":
+		return sentenceCase(v)
+	case form["kind"] == kindSensitive:
+		return "hidden"
+	default:
+		return v
+	}
+}
+
 func setShared(w *Web, r *http.Request, who access.Person, in posted, revision int64, p *sharedOnePage) (string, error) {
 	before := p.Row.Value
 	value, sensitive, retype := typedShared(in, &p.Value)

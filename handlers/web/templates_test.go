@@ -85,7 +85,7 @@ func everyPage(now time.Time) map[string][]any {
 	pages := map[string][]any{
 		"variable": {
 			variablePage{Page: inRepo("environment"), Form: Form{Values: map[string]string{"kind": kindPlain}}, Action: "/x"},
-			variablePage{Page: moving, Form: named, Old: hostile, Base: 3, Mark: "m", Was: named.Values, Before: variables[2], Shared: []string{"X", hostile}, Conflict: true, Theirs: conflicts, Retype: true, Action: "/x"},
+			variablePage{Page: moving, Form: named, Old: hostile, Base: 3, Mark: "m", Was: named.Values, Before: variables[2], Shared: []string{"X", hostile}, Conflict: true, Theirs: conflicts, Taken: []TakenField{{"Note", hostile}}, Retype: true, Action: "/x"},
 			variablePage{Page: moving, Form: plain, Old: "A", Before: variables[0], Shared: []string{"X"}, Action: "/x"},
 			variablePage{Page: moving, Form: Form{Values: map[string]string{"kind": kindLink, "link": "GONE"}}, Gone: true, Action: "/x"},
 		},

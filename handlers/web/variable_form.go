@@ -34,9 +34,11 @@ type variablePage struct {
 	Was    map[string]string
 	Before VariableRow // as it is saved
 	Shared []string
-	// Theirs is what somebody else made of it meanwhile, and Conflict that somebody did.
+	// Conflict tells that somebody else changed it meanwhile, Theirs the fields where a choice is to be made, and Taken those
+	// that only they changed.
 	Conflict bool
 	Theirs   []FieldConflict
+	Taken    []TakenField
 	Gone     bool // they deleted it
 	Retype   bool // a Sensitive value, or a file, was given and is not in the form any more
 	Action   string
@@ -189,6 +191,18 @@ func (t typedVariable) variable(
 	return v, given, wrong
 }
 
+// wasOf is what the form said when it was sent to the browser; nil: unknown.
+func wasOf(in posted) map[string]string {
+	if !in.values.Has("was.kind") {
+		return nil
+	}
+	was := map[string]string{}
+	for _, name := range variableInputs {
+		was[name] = in.text("was." + name)
+	}
+	return was
+}
+
 func (w *Web) saveVariable(rw http.ResponseWriter, r *http.Request, g access.Grant, old string) error {
 	in, err := readForm(r)
 	if err != nil {
@@ -249,14 +263,16 @@ func (w *Web) variableNotSaved(
 	}
 	theirs := p.Was
 	p.Form = Form{Values: typed.form}
-	if typed.again || typed.isFile || typed.given && typed.form["kind"] != kindPlain {
-		p.Retype, p.Form.Values["value"] = true, ""
-	}
-	p.Form.take(variableFault(f, typed.form["name"], typed.form["kind"]), variableInputs...)
 	if f.Code == fault.Conflict && old != "" {
 		p.Conflict = true
-		p.Theirs = variableConflicts(typed.form, theirs, in)
 	}
+	if p.Conflict && theirs != nil {
+		// Saving again is a decision made with all in sight, so the form goes on from what it now shows.
+		p.Theirs, p.Taken, p.Retype = typed.merge(theirs, wasOf(in))
+	} else if p.Retype = typed.retype(); p.Retype {
+		p.Form.Values["value"] = ""
+	}
+	p.Form.take(variableFault(f, typed.form["name"], typed.form["kind"]), variableInputs...)
 	return w.render(rw, r, statusOf(f), "variable", p)
 }
 
@@ -277,47 +293,6 @@ func variableFault(f *fault.Error, name, kind string) *fault.Error {
 		out.Fields[field] = message
 	}
 	return out
-}
-
-// variableConflicts lists where the form differs from what somebody else saved. theirs is nil where they deleted it.
-func variableConflicts(yours, theirs map[string]string, in posted) (all []FieldConflict) {
-	if theirs == nil {
-		return nil
-	}
-	was := map[string]string{}
-	for _, name := range variableInputs {
-		was[name] = in.text("was." + name)
-	}
-	for _, f := range []struct{ name, label string }{
-		{"name", "Name"}, {"kind", "Kind"}, {"link", "Shared variable"}, {"value", "Value"}, {"build", "Available at build"}, {"note", "Note"},
-	} {
-		mine, other := words(f.name, yours), words(f.name, theirs)
-		// Whether two Sensitive values are the same is not for a page to say.
-		if mine != other || f.name == "value" && yours["kind"] == kindSensitive {
-			all = append(all, FieldConflict{Label: f.label, Base: words(f.name, was), Theirs: other, Yours: mine, HasBase: in.values.Has("was.kind")})
-		}
-	}
-	return all
-}
-
-// words is what a Variable's form says in a field.
-func words(field string, form map[string]string) string {
-	switch v := form[field]; {
-	case field == "build" && form["kind"] == kindPlain:
-		return "always"
-	case field == "build" && v == "":
-		return "no"
-	case field == "build":
-		return "yes"
-	case field == "kind":
-		return sentenceCase(v)
-	case field == "value" && form["kind"] == kindSensitive:
-		return "hidden"
-	case field == "value" && form["kind"] == kindLink:
-		return "the Shared variable's"
-	default:
-		return v
-	}
 }
 
 func sentenceCase(s string) string {
