@@ -139,7 +139,11 @@ func TestEveryRouteAsksWhoYouAre(t *testing.T) {
 			continue
 		}
 		p := r.send(s.browser(), r.path, nil)
-		if p.status != http.StatusSeeOther || !strings.HasPrefix(p.header.Get("Location"), "/sign-in") {
+		if r.changes() {
+			if p.status != http.StatusUnauthorized || !strings.Contains(p.body, "the form did not go through") {
+				t.Errorf("%s %s signed out: %d\n%s", r.method, r.path, p.status, p.body)
+			}
+		} else if p.status != http.StatusSeeOther || !strings.HasPrefix(p.header.Get("Location"), "/sign-in") {
 			t.Errorf("%s %s signed out: %d to %q", r.method, r.path, p.status, p.header.Get("Location"))
 		}
 		p = r.send(s.browser(), r.path, func(q *http.Request) { q.Header.Set("Accept", "text/event-stream") })

@@ -184,6 +184,26 @@ func TestErrorsStandBesideTheirFieldAndNothingTypedIsLost(t *testing.T) {
 	b.want(p, http.StatusUnprocessableEntity, "larger than the 2 MiB that are possible")
 }
 
+func TestAFormOfWhoWasSignedOutIsSentAgainByReloading(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, storetest.New(t), apptest.Options{})
+	b := s.as("ana")
+	form := b.fill(b.see(environmentPath), environmentPath, url.Values{"bootstrap": {"echo a long script " + strings.Repeat("x", 200<<10)}})
+	b.posted("/sign-out", nil)
+	p := b.upload(environmentPath, form, nil)
+	b.want(p, http.StatusUnauthorized, "the form did not go through: nothing of it was saved or done", `<a href="/sign-in" target="_blank"`, "reload it")
+	if strings.Contains(p.body, "a long script") || p.header.Get("Set-Cookie") != "" || p.header.Get("Cache-Control") != "no-store" {
+		t.Errorf("the answer keeps something of what was sent: %v\n%.2000s", p.header, p.body)
+	}
+	if env := s.environment(); env.Draft != nil {
+		t.Fatalf("who is signed out saved a draft: %+v", env.Draft)
+	}
+	b.posted("/sign-in", url.Values{"login": {"ana"}})
+	if p := b.upload(environmentPath, form, nil); p.status != http.StatusSeeOther || !strings.Contains(s.environment().Draft.Spec.Bootstrap, "a long script") {
+		t.Errorf("the same form, sent again: %d\n%.2000s", p.status, p.body)
+	}
+}
+
 func TestSignInLeadsNowhereElse(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, storetest.New(t), apptest.Options{})

@@ -2,6 +2,7 @@ package web
 
 import (
 	"errors"
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -37,11 +38,24 @@ func (w *Web) sendToSignIn(rw http.ResponseWriter, r *http.Request) error {
 	if r.Header.Get("Accept") == "text/event-stream" {
 		return fault.New(fault.Unauthorized, "You are not signed in.")
 	}
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return w.notSent(rw, r)
+	}
 	to := "/sign-in"
-	if r.Method == http.MethodGet && r.URL.Path != "/" {
+	if r.URL.Path != "/" {
 		to += "?" + url.Values{"return_to": {r.URL.RequestURI()}}.Encode()
 	}
 	return seeOther(rw, r, to)
+}
+
+type notSentPage struct{ Page }
+
+// notSent answers a form of who was signed out meanwhile. The Hub keeps nothing of it, but the browser does as long as its page
+// is this answer: reloading it sends the form again. Going back would not bring it, since browsers don't restore what was typed
+// where autocomplete is off.
+func (w *Web) notSent(rw http.ResponseWriter, r *http.Request) error {
+	_, _ = io.Copy(io.Discard, r.Body) // a browser that is cut off while it sends shows no page
+	return w.render(rw, r, http.StatusUnauthorized, "not-sent", notSentPage{w.page(r, "You are signed out")})
 }
 
 // local is a path on this Hub, or "/" for anything else: a link to the sign-in page must not lead away afterwards.

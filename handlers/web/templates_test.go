@@ -110,6 +110,7 @@ func everyPage(now time.Time) map[string][]any {
 		"shared-variable": {sharedOnePage{Page: inShared, Row: shared}, sharedOnePage{Page: inShared, Row: lost, Value: Form{Values: map[string]string{"kind": kindSensitive}, Errors: []FieldError{{"value", hostile}}}, Retype: true}, sharedOnePage{Page: inShared, Row: open, Value: plain, Note: Form{General: hostile}, Rename: Form{Errors: []FieldError{{"name", hostile}}}}},
 		"delete-shared":   {deleteSharedPage{Page: inShared, Row: shared}, deleteSharedPage{Page: inShared, Row: open}, deleteSharedPage{Page: moving, Row: SharedRow{lost.Shared, variable.Users{}, lost.Path}}},
 		"error":           {errorPage{Page: base, Status: 404, Message: hostile}, errorPage{Page: Page{Title: "T"}, Status: 500, Message: "x"}},
+		"not-sent":        {notSentPage{Page: Page{Title: "T", DevLogin: true, Release: "1.2.3"}}},
 		"sign-in":         {signInPage{Page: Page{Title: "T", DevLogin: true}, Form: wrong, ReturnTo: "/"}, signInPage{Page: Page{Title: "T"}}, signInPage{Page: Page{Title: "T", DevLogin: true}, ReturnTo: "/"}},
 		"versions":        {versionsPage{Page: inRepo("versions")}, versionsPage{Page: moving, Versions: []VersionRow{{Version: version, Awake: 1, Asleep: 2}, {Version: version}}, Current: 2, HasDraft: true}},
 		"repos": {
