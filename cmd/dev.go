@@ -33,7 +33,7 @@ machines. The first start makes an example Repo with a draft of its Environment,
 folder unless the config has one.
 
 Ctrl-C puts awake Sessions to sleep and stops; the next start wakes them and finds everything as it was. A second
-Ctrl-C stops at once: Sandboxes then live on and are adopted at the next start.`,
+Ctrl-C, not within the same second, stops at once: Sandboxes then live on and are adopted at the next start.`,
 		Example: "  claude-hub dev\n  claude-hub dev --data /srv/claude-hub-dev",
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := flags.load()

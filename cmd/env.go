@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -261,7 +262,10 @@ func envTestCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "test", Short: "Test-build the draft on a Runner and follow its log", Args: cobra.NoArgs,
 		Long: `Test-build exactly the Repo's draft on a Runner: image, bootstrap, snapshot, a fresh clone, start script. With -f the
-document is saved as the draft first, as env save does. The log goes to stdout, phases to stderr. Ctrl-C cancels the Test build.`,
+document is saved as the draft first, as env save does. The log goes to stdout, phases to stderr.
+
+Ctrl-C, or a SIGTERM, cancels the Test build and waits until it has ended. A second one ends only the
+waiting; what comes within a second of the first counts as the same one.`,
 		Example: "  claude-hub env test --repo acme/rocket --runner local\n  claude-hub env test --repo acme/rocket --runner local -f .claude-hub/environment.yml -o json",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return onRepo(c, repoName, func(hub *client.Client, repo schema.Repo) error {
@@ -274,7 +278,8 @@ document is saved as the draft first, as env save does. The log goes to stdout, 
 						return err
 					}
 				}
-				test, err := hub.StartTest(c.Context(), repo.ID, draft.Revision, runner)
+				// A signal meanwhile must not leave a Test build behind that nobody knows of.
+				test, err := hub.StartTest(context.WithoutCancel(c.Context()), repo.ID, draft.Revision, runner)
 				if err != nil {
 					return sayConflict(c, repo, err, nil, "")
 				}
@@ -321,7 +326,7 @@ func onlyRunner(c *cobra.Command, hub *client.Client) (string, error) {
 	return "", usageError{fmt.Errorf("choose the Runner with --runner; there are %d: %q", len(runners), names)}
 }
 
-// followTest waits for the end of a Test build, with its log on stdout. A signal cancels it.
+// followTest waits for the end of a Test build, with its log on stdout. A signal cancels it; a second one ends this process.
 func followTest(c *cobra.Command, hub *client.Client, repo schema.Repo, test schema.TestBuild, log bool) (schema.TestBuild, error) {
 	ctx := c.Context()
 	logged := make(chan error, 1)
@@ -340,11 +345,11 @@ func followTest(c *cobra.Command, hub *client.Client, repo schema.Repo, test sch
 		}
 	})
 	if ctx.Err() != nil {
-		after, stop := afterSignal(c)
-		defer stop()
+		after := context.WithoutCancel(ctx)
 		if err := hub.CancelTest(after, repo.ID, test.ID); err != nil {
 			return test, err
 		}
+		fmt.Fprintln(c.ErrOrStderr(), "cancelling the Test build; Ctrl-C again ends only the waiting for its end")
 		return hub.WaitTest(after, repo.ID, test.ID, nil)
 	}
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -65,11 +66,25 @@ func sentence(ctx context.Context, err error) string {
 	return strings.TrimSpace(err.Error())
 }
 
-// firstSignal is a context that the first SIGINT or SIGTERM ends. From then on they do what they do by default, so
-// that a second one ends the process however long it takes to stop. NotifyContext alone would go on swallowing them.
+// sameSignal is how soon after the first signal another one counts as the same. Some senders send each twice: timeout(1) to
+// its child and then to the process group that the child is in.
+const sameSignal = time.Second
+
+// firstSignal is a context that the first SIGINT or SIGTERM ends. From sameSignal later on they do what they do by default, so
+// that a second one ends the process however long it takes to stop. NotifyContext would go on swallowing them.
 func firstSignal(parent context.Context) (context.Context, context.CancelFunc) {
-	ctx, stop := signal.NotifyContext(parent, os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
+	ctx, stop := context.WithCancel(parent)
+	came := make(chan os.Signal, 1)
+	signal.Notify(came, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		defer signal.Stop(came)
+		select {
+		case <-ctx.Done():
+		case <-came:
+			stop()
+			<-time.After(sameSignal)
+		}
+	}()
 	return ctx, stop
 }
 

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -298,9 +296,4 @@ func sessionLogsCommand() *cobra.Command {
 	}
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "wait for more until Ctrl-C")
 	return c
-}
-
-// afterSignal is a context for what is left to do once a signal came; a second one ends it.
-func afterSignal(c *cobra.Command) (context.Context, context.CancelFunc) {
-	return signal.NotifyContext(context.WithoutCancel(c.Context()), syscall.SIGINT, syscall.SIGTERM)
 }
