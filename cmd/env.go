@@ -329,11 +329,12 @@ func onlyRunner(c *cobra.Command, hub *client.Client) (string, error) {
 // followTest waits for the end of a Test build, with its log on stdout. A signal cancels it; a second one ends this process.
 func followTest(c *cobra.Command, hub *client.Client, repo schema.Repo, test schema.TestBuild, log bool) (schema.TestBuild, error) {
 	ctx := c.Context()
+	copied := testLog{hub: hub, log: client.TestLog(repo.ID, test.ID), out: c.OutOrStdout(), dropped: sayDropped(c)}
 	logged := make(chan error, 1)
 	go func() {
 		var err error
 		if log {
-			_, err = hub.CopyLog(ctx, client.TestLog(repo.ID, test.ID), client.Follow{Live: true, Dropped: sayDropped(c)}, c.OutOrStdout())
+			err = copied.follow(ctx)
 		}
 		logged <- err
 	}()
@@ -341,6 +342,9 @@ func followTest(c *cobra.Command, hub *client.Client, repo schema.Repo, test sch
 	end, err := hub.WaitTest(ctx, repo.ID, test.ID, func(t schema.TestBuild) {
 		if n := len(t.Detail.Phases); n > 0 && t.Detail.Phases[n-1].Name != shown {
 			shown = t.Detail.Phases[n-1].Name
+			if log {
+				_ = copied.catchUp(ctx) // so that it stands before the line; follow says what is wrong with it
+			}
 			fmt.Fprintf(c.ErrOrStderr(), "-- %s\n", shown)
 		}
 	})
