@@ -21,6 +21,7 @@ type fileConfig struct {
 	Data   string        `yaml:"data"`
 	Log    string        `yaml:"log"`
 	Hub    config.Hub    `yaml:"hub"`
+	GitHub config.GitHub `yaml:"github"`
 	Dev    config.Dev    `yaml:"dev"`
 	Runner runner.Config `yaml:"runner"`
 }
@@ -54,7 +55,7 @@ func (f *configFlags) load() (fileConfig, error) {
 	cfg := fileConfig{Hub: config.DefaultHub(), Runner: runner.DefaultConfig()}
 	err := config.Load(f.file, &cfg)
 	if err == nil {
-		err = errors.Join(cfg.Hub.Check(), cfg.Dev.Check())
+		err = errors.Join(cfg.Hub.Check(), cfg.GitHub.Check(), cfg.Dev.Check())
 	}
 	if err != nil {
 		return cfg, usageError{err}

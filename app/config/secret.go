@@ -76,19 +76,33 @@ func (h Hub) Keys() ([]Key, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the encryption keys (key hub.encryption_key_file): %w", err)
 	}
-	found := false
-	lines := bufio.NewScanner(bytes.NewReader(b))
-	for n := 1; lines.Scan(); n++ {
-		line, _, _ := strings.Cut(lines.Text(), "#")
-		if line = strings.TrimSpace(line); line != "" {
-			found, all = true, append(all, Key{Secret(line), fmt.Sprintf("%s:%d", h.EncryptionKeyFile, n)})
-		}
-	}
-	if err := lines.Err(); err != nil {
+	listed, err := secretLines(b)
+	if err != nil {
 		return nil, fmt.Errorf("%s (key hub.encryption_key_file) is no list of keys: %w", h.EncryptionKeyFile, err)
 	}
-	if !found {
+	if len(listed) == 0 {
 		return nil, fmt.Errorf("%s (key hub.encryption_key_file) has no key; claude-hub keygen makes one", h.EncryptionKeyFile)
 	}
+	for _, l := range listed {
+		all = append(all, Key{l.text, fmt.Sprintf("%s:%d", h.EncryptionKeyFile, l.number)})
+	}
 	return all, nil
+}
+
+// line is one of a file that lists secrets.
+type line struct {
+	number int // from 1
+	text   Secret
+}
+
+// secretLines passes over empty lines, and what follows a #.
+func secretLines(b []byte) (all []line, err error) {
+	lines := bufio.NewScanner(bytes.NewReader(b))
+	for n := 1; lines.Scan(); n++ {
+		text, _, _ := strings.Cut(lines.Text(), "#")
+		if text = strings.TrimSpace(text); text != "" {
+			all = append(all, line{n, Secret(text)})
+		}
+	}
+	return all, lines.Err()
 }

@@ -243,6 +243,9 @@ func (a *App) Self(ctx context.Context) (Self, error) {
 	if j.ID != a.cred.AppID {
 		return Self{}, away(nil)
 	}
+	a.mu.Lock()
+	a.slug = j.Slug
+	a.mu.Unlock()
 	return Self{j.ID, j.Slug, j.Name, j.Owner.account(), j.Permissions, j.Events}, nil
 }
 

@@ -60,6 +60,7 @@ type App struct {
 	mu      sync.Mutex
 	clients map[int64]*ghapi.Client // by installation; each keeps its token for its hour
 	where   map[RepoID]place
+	slug    string // as GitHub said it
 }
 
 // place is where a Repo is installed, as of at.
@@ -143,9 +144,18 @@ func checkKey(key Secret) error {
 // Endpoints say where this App's GitHub is.
 func (a *App) Endpoints() Endpoints { return a.at }
 
-// ID is the App's id, Slug its name in addresses.
-func (a *App) ID() int64    { return a.cred.AppID }
-func (a *App) Slug() string { return a.cred.Slug }
+// ID is the App's id.
+func (a *App) ID() int64 { return a.cred.AppID }
+
+// Slug is the App's name in addresses: of its Credentials, else as Self found it; "" before that.
+func (a *App) Slug() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.cred.Slug != "" {
+		return a.cred.Slug
+	}
+	return a.slug
+}
 
 // Forget drops what is kept of an installation: its token, and where its Repos are. Call it for every event of an
 // installation: a token made before other permissions were granted keeps the old ones for its hour.
