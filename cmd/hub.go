@@ -14,8 +14,10 @@ import (
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/environment"
 	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/app/seal"
 	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/app/token"
 	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/handlers"
 	"github.com/claude-hub/claude-hub/store"
@@ -24,6 +26,8 @@ import (
 // hub is a running Hub.
 type hub struct {
 	url      string
+	cfg      fileConfig
+	app      *github.App // nil: none in the config
 	db       *store.DB
 	seal     *seal.Service
 	gate     *access.Gate
@@ -47,11 +51,15 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	if err != nil {
 		return nil, err
 	}
+	app, err := openApp(cfg)
+	if err != nil {
+		return nil, err
+	}
 	db, err := store.Open(ctx, databaseOf(cfg))
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	h := &hub{db: db, log: log, stopping: make(chan struct{})}
+	h := &hub{cfg: cfg, app: app, db: db, log: log, stopping: make(chan struct{})}
 	// Before anything writes: a Hub that can't open what is sealed leaves the database as it is.
 	h.seal = seal.New(db, keys, seal.Columns())
 	if err := h.seal.Start(ctx, hubName()); err != nil {
@@ -70,9 +78,13 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	if h.gate, err = access.Open(ctx, db, access.Options{DevLogin: cfg.Dev.Login, DevRepos: repos}); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	h.fleet = fleet.New(db, fleet.Options{LogLimit: int64(cfg.Hub.LogLimit), Version: version, Log: log})
+	fleetOptions := fleet.Options{LogLimit: int64(cfg.Hub.LogLimit), Version: version, Log: log}
+	if app != nil {
+		fleetOptions.Tokens = token.Of(app, log)
+	}
+	h.fleet = fleet.New(db, fleetOptions)
 	h.vault = variable.New(db, h.seal, h.gate)
-	h.env = environment.New(db, h.fleet, h.vault, environment.Options{TestDeadline: cfg.Hub.TestDeadline})
+	h.env = environment.New(db, h.fleet, h.vault, environment.Options{TestDeadline: cfg.Hub.TestDeadline, NoHostCredentials: !devMode(cfg)})
 	h.sessions = session.New(db, h.env, h.fleet, session.Options{IdleAfter: cfg.Hub.IdleAfter, DiskSize: int64(cfg.Hub.SessionDisk)})
 
 	if h.listener, err = net.Listen("tcp", cfg.Hub.Listen); err != nil {
@@ -119,6 +131,8 @@ func (h *hub) run(ctx context.Context) error {
 	known, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
 	kept := make(chan struct{})
 	go func() { h.seal.Keep(known); close(kept) }()
+	introduced := make(chan struct{})
+	go func() { introduce(known, h.app, h.cfg, h.log); close(introduced) }()
 	h.log.Info().Str("url", h.url).Msg("the Hub serves")
 	var err error
 	select {
@@ -134,5 +148,6 @@ func (h *hub) run(ctx context.Context) error {
 	}
 	stopKeeping()
 	<-kept
+	<-introduced
 	return errors.Join(err, h.db.Close())
 }

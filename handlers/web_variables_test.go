@@ -538,7 +538,7 @@ func TestLostValuesAreNamedAndEnteredWithoutATestBuild(t *testing.T) {
 func TestARunnerTooOldForVariablesIsRefusedOnThePage(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, storetest.New(t), apptest.Options{})
-	b, old := s.as("ana"), s.OldRunner("old", wire.Protocol-1)
+	b, old := s.as("ana"), s.OldRunner("old", 1)
 	b.add("REGION", "plain", "eu-1", nil)
 	b.see(environmentPath, `disabled>old (linux/amd64): runs claude-hub test, which is too old for an Environment with Variables`)
 	p := b.post(repoPath+"/tests", url.Values{"revision": {"1"}, "runner": {old.ID}})

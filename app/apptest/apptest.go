@@ -58,6 +58,9 @@ func New(t testing.TB, db *store.DB, o Options) *Hub {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if o.Fleet.MinProtocol == 0 {
+		o.Fleet.MinProtocol = 1 // so that OldRunner has an old one to be
+	}
 	o.Fleet.Log = zerolog.New(zerolog.NewTestWriter(t))
 	f := fleet.New(db, o.Fleet)
 	if o.Keys.Primary() == "" && !o.NoKeys {

@@ -29,6 +29,9 @@ type Service struct {
 type Options struct {
 	// TestDeadline is how long a Test build may take from being asked for until its end. Default one hour.
 	TestDeadline time.Duration
+	// NoHostCredentials: the Hub isn't in dev mode, so no Runner clones with its host's own credentials, not even what was
+	// one of dev.repos once.
+	NoHostCredentials bool
 }
 
 // cancelGrace is how long a Runner has to stop a Test build before it is called cancelled without it: pressing

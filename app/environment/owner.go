@@ -11,11 +11,15 @@ import (
 	"github.com/claude-hub/claude-hub/app/audit"
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/runner/wire"
 	"github.com/claude-hub/claude-hub/store"
 )
 
-var _ fleet.Owner = (*Service)(nil)
+var (
+	_ fleet.Owner  = (*Service)(nil)
+	_ fleet.Cloner = (*Service)(nil)
+)
 
 var (
 	imageDigest = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
@@ -39,13 +43,51 @@ func (s *Service) Payload(_ context.Context, tx *store.Tx, a fleet.Assignment) (
 	return json.Marshal(wire.TestBuild{
 		ID:     test.ID,
 		Recipe: wire.Recipe{Environment: test.environment, Spec: json.RawMessage(spec)},
-		Repo:   WireRepo(repo),
+		Repo:   s.WireRepo(repo),
 	})
 }
 
 // WireRepo is what a Runner is told of a Repo.
-func WireRepo(r access.Repo) wire.Repo {
-	return wire.Repo{Name: r.Name, CloneURL: r.CloneURL, HostCredentials: r.Dev}
+func (s *Service) WireRepo(r access.Repo) wire.Repo {
+	host := r.Dev && !s.o.NoHostCredentials
+	return wire.Repo{Name: r.Name, CloneURL: r.CloneURL, HostCredentials: host, Token: !host}
+}
+
+// CloneRepo is the Repo that the Test build clones.
+func (s *Service) CloneRepo(_ context.Context, tx *store.Tx, a fleet.Assignment) (int64, string, error) {
+	test, err := scanTest(tx.Row(testByIDSQL, a.Subject).Scan)
+	if err != nil {
+		return 0, "", fmt.Errorf("read Test build %s: %w", a.Subject, err)
+	}
+	repo, err := s.repo(tx, test.environment)
+	if err != nil {
+		return 0, "", err
+	}
+	return s.TokenRepo(repo)
+}
+
+// TokenRepo is the id that GitHub knows a Repo by, or why no token is made for it: the id of one of dev.repos is
+// the config's own, and another Repo's at GitHub.
+func (s *Service) TokenRepo(r access.Repo) (id int64, refused string, err error) {
+	if r.Dev {
+		return 0, fmt.Sprintf("The Repo %s isn't cloned: it is one of dev.repos, and this Hub isn't in dev mode any more (keys dev.login and dev.repos of its config).", r.Name), nil
+	}
+	return int64(r.ID), "", nil
+}
+
+// Runners are the ones that can clone the Repo and take the values of spec's Variables: a fleet.Filter.Only.
+func (s *Service) Runners(r access.Repo, spec envspec.Spec) func(fleet.Runner) string {
+	return func(on fleet.Runner) string {
+		if len(spec.Variables) > 0 {
+			if why := s.fleet.CantTakeValues(on); why != "" {
+				return why
+			}
+		}
+		if s.WireRepo(r).Token {
+			return s.fleet.CantTakeTokens(on)
+		}
+		return ""
+	}
 }
 
 func (s *Service) repo(tx *store.Tx, environment string) (access.Repo, error) {

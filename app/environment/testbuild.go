@@ -68,11 +68,7 @@ func (s *Service) Test(ctx context.Context, g access.Grant, rev int64, runner st
 		if err := s.testable(tx, env, draft.Spec); err != nil {
 			return err
 		}
-		want := fleet.Filter{Runner: runner}
-		if len(draft.Spec.Variables) > 0 {
-			want.Only = s.fleet.CantTakeValues
-		}
-		on, err := s.fleet.Pick(tx, want)
+		on, err := s.fleet.Pick(tx, fleet.Filter{Runner: runner, Only: s.Runners(g.Repo(), draft.Spec)})
 		if err != nil {
 			return err
 		}

@@ -379,6 +379,29 @@ func (f *Fleet) TakesValues(tx *store.Tx, runner string) error {
 	return nil
 }
 
+// tokenProtocol is the first that has CloneToken: a Runner before it would clone without one.
+const tokenProtocol = 3
+
+// CantTakeTokens says why r can't clone a Repo of the GitHub App, as CantTakeValues does.
+func (f *Fleet) CantTakeTokens(r Runner) string {
+	if r.Protocol >= tokenProtocol {
+		return ""
+	}
+	return fmt.Sprintf("runs claude-hub %s, which is too old to clone with tokens of the GitHub App: install claude-hub %s on its host and start it again", orUnknown(r.Version), f.o.Version)
+}
+
+// TakesTokens is a fault of code refused when a Runner can't clone a Repo of the GitHub App.
+func (f *Fleet) TakesTokens(tx *store.Tx, runner string) error {
+	r, err := scanRunner(tx.Row(runnerByID, runner).Scan)
+	if err != nil {
+		return fmt.Errorf("read Runner %s: %w", runner, err)
+	}
+	if why := f.CantTakeTokens(r); why != "" {
+		return fault.New(fault.Refused, "Runner %s %s.", r.Name, why)
+	}
+	return nil
+}
+
 // Platform is what a Runner said it runs on ("linux/amd64"), revoked ones included.
 func (f *Fleet) Platform(tx *store.Tx, runner string) (string, error) {
 	r, err := scanRunner(tx.Row(runnerByID, runner).Scan)

@@ -223,29 +223,38 @@ func (f *Fleet) Values(ctx context.Context, runner string, q *wire.ValuesRequest
 	return res, nil
 }
 
-// ask calls the Owner of the assignment that q names, if q is about what it is now.
-func (f *Fleet) ask(ctx context.Context, runner string, q interface {
+// question is what a Runner asks about one of its assignments, as it knows it.
+type question interface {
 	GetId() string
 	GetGeneration() int64
 	GetFence() int64
-}, call func(*store.Tx, Owner, Assignment) error) error {
+}
+
+// ask calls the Owner of the assignment that q names, if q is about what it is now.
+func (f *Fleet) ask(ctx context.Context, runner string, q question, call func(*store.Tx, Owner, Assignment) error) error {
 	f.contacts.touch(runner, f.now())
 	return f.db.Read(ctx, func(tx *store.Tx) error {
-		a, err := f.of(tx, runner, q.GetId())
-		switch {
-		case err != nil:
-			return err
-		case q.GetFence() != a.Fence:
-			return ErrFenced
-		case q.GetGeneration() != a.Generation:
-			return ErrStale
-		}
-		o, err := f.owner(a.Kind)
+		a, o, err := f.current(tx, runner, q)
 		if err != nil {
 			return err
 		}
-		return guarded(func() error { return call(tx, o, a.Assignment) })
+		return guarded(func() error { return call(tx, o, a) })
 	})
+}
+
+// current reads the assignment that q names, with its Owner, if q is about what it is now.
+func (f *Fleet) current(tx *store.Tx, runner string, q question) (Assignment, Owner, error) {
+	a, err := f.of(tx, runner, q.GetId())
+	switch {
+	case err != nil:
+		return Assignment{}, nil, err
+	case q.GetFence() != a.Fence:
+		return Assignment{}, nil, ErrFenced
+	case q.GetGeneration() != a.Generation:
+		return Assignment{}, nil, ErrStale
+	}
+	o, err := f.owner(a.Kind)
+	return a.Assignment, o, err
 }
 
 // of reads an assignment of runner. One of another Runner is as unknown as none.

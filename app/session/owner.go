@@ -9,7 +9,6 @@ import (
 
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/audit"
-	"github.com/claude-hub/claude-hub/app/environment"
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/runner/wire"
@@ -20,6 +19,7 @@ var (
 	_ fleet.Owner  = (*Service)(nil)
 	_ fleet.Finder = (*Service)(nil)
 	_ fleet.Idler  = (*Service)(nil)
+	_ fleet.Cloner = (*Service)(nil)
 )
 
 // Payload is the Session as its Runner needs it: the version it should stand on and where its Workspace comes from.
@@ -45,7 +45,7 @@ func (s *Service) Payload(_ context.Context, tx *store.Tx, a fleet.Assignment) (
 		Recipe:     wire.Recipe{Environment: environmentID, Spec: spec, ImageDigest: version.ImageDigest},
 		Version:    version.Number,
 		BuildKey:   string(version.BuildKey),
-		Repo:       environment.WireRepo(repo),
+		Repo:       s.env.WireRepo(repo),
 		Branch:     sn.Branch,
 		WorkBranch: sn.WorkBranch,
 		DiskSize:   sn.DiskSize,
@@ -64,6 +64,19 @@ func (s *Service) Values(_ context.Context, tx *store.Tx, a fleet.Assignment) ([
 		return nil, "", fmt.Errorf("read version of Session %s: %w", a.Subject, err)
 	}
 	return s.env.Resolve(tx, environmentID, version.Spec, cantStart)
+}
+
+// CloneRepo is the Repo that the Session's Workspace is cloned from.
+func (s *Service) CloneRepo(_ context.Context, tx *store.Tx, a fleet.Assignment) (int64, string, error) {
+	sn, err := scanSession(tx.Row(byIDSQL, a.Subject).Scan)
+	if err != nil {
+		return 0, "", fmt.Errorf("read Session %s: %w", a.Subject, err)
+	}
+	repo, err := access.ReadRepo(tx, sn.repo)
+	if err != nil {
+		return 0, "", err
+	}
+	return s.env.TokenRepo(repo)
 }
 
 // Observe takes a report of a Session's Runner.

@@ -135,11 +135,7 @@ func (s *Service) Start(ctx context.Context, g access.Grant, in StartInput) (Ses
 		if err != nil {
 			return err
 		}
-		want := fleet.Filter{Runner: in.Runner, Platform: platform}
-		if len(version.Spec.Variables) > 0 {
-			want.Only = s.fleet.CantTakeValues
-		}
-		runner, err := s.fleet.Pick(tx, want)
+		runner, err := s.fleet.Pick(tx, fleet.Filter{Runner: in.Runner, Platform: platform, Only: s.env.Runners(g.Repo(), version.Spec)})
 		if err != nil {
 			return err
 		}
@@ -221,6 +217,11 @@ func (s *Service) boot(tx *store.Tx, g access.Grant, sn *Session, state string) 
 	}
 	if err := s.bootable(tx, sn.Runner, environmentID, version, what); err != nil {
 		return err
+	}
+	if s.env.WireRepo(g.Repo()).Token {
+		if err := s.fleet.TakesTokens(tx, sn.Runner); err != nil {
+			return err
+		}
 	}
 	if err := given(tx, sn.ID, version); err != nil {
 		return err

@@ -59,7 +59,7 @@ func (a *api) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		timeout := callTimeout
 		procedure := req.Spec().Procedure
 		switch procedure {
-		case wireconnect.RunnerServiceSyncProcedure, wireconnect.RunnerServiceExchangeProcedure:
+		case wireconnect.RunnerServiceSyncProcedure, wireconnect.RunnerServiceExchangeProcedure, wireconnect.RunnerServiceCloneTokenProcedure:
 			timeout = waitingTimeout
 		}
 		ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -175,6 +175,17 @@ func (a *api) Fetch(ctx context.Context, q *wire.FetchRequest) (*wire.FetchRespo
 
 func (a *api) Values(ctx context.Context, q *wire.ValuesRequest) (*wire.ValuesResponse, error) {
 	return a.f.Values(ctx, caller(ctx), q)
+}
+
+func (a *api) CloneToken(ctx context.Context, q *wire.CloneTokenRequest) (*wire.CloneTokenResponse, error) {
+	return a.f.CloneToken(ctx, caller(ctx), q)
+}
+
+func (a *api) EndToken(ctx context.Context, q *wire.EndTokenRequest) (*wire.EndTokenResponse, error) {
+	if err := a.f.EndToken(ctx, caller(ctx), q); err != nil {
+		return nil, err
+	}
+	return &wire.EndTokenResponse{}, nil
 }
 
 func (a *api) Report(ctx context.Context, q *wire.ReportRequest) (*wire.ReportResponse, error) {

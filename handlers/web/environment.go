@@ -102,7 +102,7 @@ func (w *Web) environmentPage(r *http.Request, g access.Grant) (environmentPage,
 	if p.Verdict, err = w.d.Environments.Check(r.Context(), g); err != nil {
 		return p, err
 	}
-	if p.Start, err = w.testStart(r.Context(), p.Repo, env, Form{}); err != nil {
+	if p.Start, err = w.testStart(r.Context(), p.Repo, g.Repo(), env, Form{}); err != nil {
 		return p, err
 	}
 	tests, err := w.d.Environments.TestBuilds(r.Context(), g, 1)

@@ -174,13 +174,14 @@ type RunnerOption struct {
 	Chosen             bool
 }
 
-// runnerOptions are all Runners, with why those that can't run spec can't.
-func (w *Web) runnerOptions(all []fleet.Runner, chosen string, spec envspec.Spec) []RunnerOption {
+// runnerOptions are all Runners, with why those that can't run spec on repo can't.
+func (w *Web) runnerOptions(all []fleet.Runner, chosen string, repo access.Repo, spec envspec.Spec) []RunnerOption {
+	cant := w.d.Environments.Runners(repo, spec)
 	options := make([]RunnerOption, 0, len(all))
 	for _, r := range all {
 		why := unfit(r)
-		if why == "" && len(spec.Variables) > 0 {
-			why = w.d.Fleet.CantTakeValues(r)
+		if why == "" {
+			why = cant(r)
 		}
 		options = append(options, RunnerOption{ID: r.ID, Name: r.Name, Platform: r.Platform, Reason: why, Chosen: r.ID == chosen})
 	}

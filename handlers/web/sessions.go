@@ -93,7 +93,7 @@ func (w *Web) showSessions(rw http.ResponseWriter, r *http.Request, g access.Gra
 	if env.Current != nil {
 		recipe = env.Current.Spec
 	}
-	p.Runners = w.runnerOptions(runners, form.Value("runner"), recipe)
+	p.Runners = w.runnerOptions(runners, form.Value("runner"), g.Repo(), recipe)
 	p.AnyFit = anyFit(p.Runners)
 	all, err := w.d.Sessions.List(r.Context(), g)
 	if err != nil {

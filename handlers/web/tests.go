@@ -74,12 +74,12 @@ type TestStart struct {
 	HasDraft bool
 }
 
-func (w *Web) testStart(ctx context.Context, nav *RepoNav, env environment.Environment, form Form) (TestStart, error) {
+func (w *Web) testStart(ctx context.Context, nav *RepoNav, repo access.Repo, env environment.Environment, form Form) (TestStart, error) {
 	runners, err := w.d.Fleet.Runners(ctx)
 	if err != nil {
 		return TestStart{}, err
 	}
-	s := TestStart{Repo: nav, Form: form, Runners: w.runnerOptions(runners, form.Value("runner"), draftSpec(env)), HasDraft: env.Draft != nil}
+	s := TestStart{Repo: nav, Form: form, Runners: w.runnerOptions(runners, form.Value("runner"), repo, draftSpec(env)), HasDraft: env.Draft != nil}
 	s.AnyFit = anyFit(s.Runners)
 	if env.Draft != nil {
 		s.Revision = env.Draft.Revision
@@ -103,7 +103,7 @@ func (w *Web) showTests(rw http.ResponseWriter, r *http.Request, g access.Grant,
 	if err != nil {
 		return err
 	}
-	if p.Start, err = w.testStart(r.Context(), p.Repo, env, form); err != nil {
+	if p.Start, err = w.testStart(r.Context(), p.Repo, g.Repo(), env, form); err != nil {
 		return err
 	}
 	tests, err := w.d.Environments.TestBuilds(r.Context(), g, listLimit)

@@ -5,5 +5,6 @@ package wire
 // Protocol is the version this build speaks. A Hub works with Runners of its own and the previous version; an older
 // one is told to update in Hello's answer. It rises with each change that an older side would misread.
 //
-// Version 2 has Values: a Runner before it gets no Environment with Variables.
-const Protocol = 2
+// Version 2 has Values: a Runner before it gets no Environment with Variables. Version 3 has CloneToken: a Runner before
+// it gets nothing of a Repo that is cloned with a token.
+const Protocol = 3

@@ -66,6 +66,8 @@ type Repo struct {
 	CloneURL string `json:"clone_url"`
 	// HostCredentials has the Runner ask its host's own git credential helper: a Hub in dev mode, with no GitHub App.
 	HostCredentials bool `json:"host_credentials,omitempty"`
+	// Token has the Runner ask CloneToken just before it clones.
+	Token bool `json:"token,omitempty"`
 }
 
 // TestBuild is the payload of one Test build.

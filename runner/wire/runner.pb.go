@@ -957,6 +957,214 @@ func (x *ValuesResponse) GetRefused() string {
 	return ""
 }
 
+type CloneTokenRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Generation    int64                  `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	Fence         int64                  `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloneTokenRequest) Reset() {
+	*x = CloneTokenRequest{}
+	mi := &file_runner_wire_runner_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloneTokenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloneTokenRequest) ProtoMessage() {}
+
+func (x *CloneTokenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_runner_wire_runner_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloneTokenRequest.ProtoReflect.Descriptor instead.
+func (*CloneTokenRequest) Descriptor() ([]byte, []int) {
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *CloneTokenRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *CloneTokenRequest) GetGeneration() int64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *CloneTokenRequest) GetFence() int64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
+}
+
+type CloneTokenResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         []byte                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	ExpiresMs     int64                  `protobuf:"varint,2,opt,name=expires_ms,json=expiresMs,proto3" json:"expires_ms,omitempty"` // Unix time in ms, within an hour and a half
+	Refused       string                 `protobuf:"bytes,3,opt,name=refused,proto3" json:"refused,omitempty"`                       // set when there is none: why, in a sentence for a person
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloneTokenResponse) Reset() {
+	*x = CloneTokenResponse{}
+	mi := &file_runner_wire_runner_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloneTokenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloneTokenResponse) ProtoMessage() {}
+
+func (x *CloneTokenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_runner_wire_runner_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloneTokenResponse.ProtoReflect.Descriptor instead.
+func (*CloneTokenResponse) Descriptor() ([]byte, []int) {
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *CloneTokenResponse) GetToken() []byte {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *CloneTokenResponse) GetExpiresMs() int64 {
+	if x != nil {
+		return x.ExpiresMs
+	}
+	return 0
+}
+
+func (x *CloneTokenResponse) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
+type EndTokenRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // the assignment it was for
+	Token         []byte                 `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndTokenRequest) Reset() {
+	*x = EndTokenRequest{}
+	mi := &file_runner_wire_runner_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndTokenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndTokenRequest) ProtoMessage() {}
+
+func (x *EndTokenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_runner_wire_runner_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndTokenRequest.ProtoReflect.Descriptor instead.
+func (*EndTokenRequest) Descriptor() ([]byte, []int) {
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *EndTokenRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *EndTokenRequest) GetToken() []byte {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+type EndTokenResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndTokenResponse) Reset() {
+	*x = EndTokenResponse{}
+	mi := &file_runner_wire_runner_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndTokenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndTokenResponse) ProtoMessage() {}
+
+func (x *EndTokenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_runner_wire_runner_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndTokenResponse.ProtoReflect.Descriptor instead.
+func (*EndTokenResponse) Descriptor() ([]byte, []int) {
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{17}
+}
+
 type ReportRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -971,7 +1179,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_runner_wire_runner_proto_msgTypes[14]
+	mi := &file_runner_wire_runner_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -983,7 +1191,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[14]
+	mi := &file_runner_wire_runner_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -996,7 +1204,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{14}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReportRequest) GetId() string {
@@ -1049,7 +1257,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_runner_wire_runner_proto_msgTypes[15]
+	mi := &file_runner_wire_runner_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1061,7 +1269,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[15]
+	mi := &file_runner_wire_runner_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1074,7 +1282,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{15}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{19}
 }
 
 type AppendLogRequest struct {
@@ -1091,7 +1299,7 @@ type AppendLogRequest struct {
 
 func (x *AppendLogRequest) Reset() {
 	*x = AppendLogRequest{}
-	mi := &file_runner_wire_runner_proto_msgTypes[16]
+	mi := &file_runner_wire_runner_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1103,7 +1311,7 @@ func (x *AppendLogRequest) String() string {
 func (*AppendLogRequest) ProtoMessage() {}
 
 func (x *AppendLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[16]
+	mi := &file_runner_wire_runner_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1116,7 +1324,7 @@ func (x *AppendLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendLogRequest.ProtoReflect.Descriptor instead.
 func (*AppendLogRequest) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{16}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AppendLogRequest) GetId() string {
@@ -1170,7 +1378,7 @@ type AppendLogResponse struct {
 
 func (x *AppendLogResponse) Reset() {
 	*x = AppendLogResponse{}
-	mi := &file_runner_wire_runner_proto_msgTypes[17]
+	mi := &file_runner_wire_runner_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1182,7 +1390,7 @@ func (x *AppendLogResponse) String() string {
 func (*AppendLogResponse) ProtoMessage() {}
 
 func (x *AppendLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[17]
+	mi := &file_runner_wire_runner_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1195,7 +1403,7 @@ func (x *AppendLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendLogResponse.ProtoReflect.Descriptor instead.
 func (*AppendLogResponse) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{17}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AppendLogResponse) GetNext() int64 {
@@ -1226,7 +1434,7 @@ type ExchangeRequest struct {
 
 func (x *ExchangeRequest) Reset() {
 	*x = ExchangeRequest{}
-	mi := &file_runner_wire_runner_proto_msgTypes[18]
+	mi := &file_runner_wire_runner_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1238,7 +1446,7 @@ func (x *ExchangeRequest) String() string {
 func (*ExchangeRequest) ProtoMessage() {}
 
 func (x *ExchangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[18]
+	mi := &file_runner_wire_runner_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1251,7 +1459,7 @@ func (x *ExchangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeRequest.ProtoReflect.Descriptor instead.
 func (*ExchangeRequest) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{18}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ExchangeRequest) GetChannel() string {
@@ -1342,7 +1550,7 @@ type Piece struct {
 
 func (x *Piece) Reset() {
 	*x = Piece{}
-	mi := &file_runner_wire_runner_proto_msgTypes[19]
+	mi := &file_runner_wire_runner_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +1562,7 @@ func (x *Piece) String() string {
 func (*Piece) ProtoMessage() {}
 
 func (x *Piece) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[19]
+	mi := &file_runner_wire_runner_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1367,7 +1575,7 @@ func (x *Piece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Piece.ProtoReflect.Descriptor instead.
 func (*Piece) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{19}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Piece) GetStream() int32 {
@@ -1403,7 +1611,7 @@ type Control struct {
 
 func (x *Control) Reset() {
 	*x = Control{}
-	mi := &file_runner_wire_runner_proto_msgTypes[20]
+	mi := &file_runner_wire_runner_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1415,7 +1623,7 @@ func (x *Control) String() string {
 func (*Control) ProtoMessage() {}
 
 func (x *Control) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[20]
+	mi := &file_runner_wire_runner_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1428,7 +1636,7 @@ func (x *Control) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Control.ProtoReflect.Descriptor instead.
 func (*Control) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{20}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Control) GetSeq() int64 {
@@ -1475,7 +1683,7 @@ type ExchangeResponse struct {
 
 func (x *ExchangeResponse) Reset() {
 	*x = ExchangeResponse{}
-	mi := &file_runner_wire_runner_proto_msgTypes[21]
+	mi := &file_runner_wire_runner_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1487,7 +1695,7 @@ func (x *ExchangeResponse) String() string {
 func (*ExchangeResponse) ProtoMessage() {}
 
 func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[21]
+	mi := &file_runner_wire_runner_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1500,7 +1708,7 @@ func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeResponse.ProtoReflect.Descriptor instead.
 func (*ExchangeResponse) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{21}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ExchangeResponse) GetIn() []*Piece {
@@ -1628,7 +1836,22 @@ const file_runner_wire_runner_proto_rawDesc = "" +
 	"entered_ms\x18\x06 \x01(\x03R\tenteredMs\"^\n" +
 	"\x0eValuesResponse\x122\n" +
 	"\x06values\x18\x01 \x03(\v2\x1a.claudehub.runner.v1.ValueR\x06values\x12\x18\n" +
-	"\arefused\x18\x02 \x01(\tR\arefused\"\x95\x01\n" +
+	"\arefused\x18\x02 \x01(\tR\arefused\"Y\n" +
+	"\x11CloneTokenRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x03R\n" +
+	"generation\x12\x14\n" +
+	"\x05fence\x18\x03 \x01(\x03R\x05fence\"c\n" +
+	"\x12CloneTokenResponse\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\fR\x05token\x12\x1d\n" +
+	"\n" +
+	"expires_ms\x18\x02 \x01(\x03R\texpiresMs\x12\x18\n" +
+	"\arefused\x18\x03 \x01(\tR\arefused\"7\n" +
+	"\x0fEndTokenRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\fR\x05token\"\x12\n" +
+	"\x10EndTokenResponse\"\x95\x01\n" +
 	"\rReportRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05fence\x18\x02 \x01(\x03R\x05fence\x12\x10\n" +
@@ -1678,13 +1901,16 @@ const file_runner_wire_runner_proto_rawDesc = "" +
 	"\bcontrols\x18\x03 \x03(\v2\x1c.claudehub.runner.v1.ControlR\bcontrols\x12\x12\n" +
 	"\x04out1\x18\x04 \x01(\x03R\x04out1\x12\x12\n" +
 	"\x04out2\x18\x05 \x01(\x03R\x04out2\x12\x12\n" +
-	"\x04gone\x18\x06 \x01(\bR\x04gone2\xb0\x05\n" +
+	"\x04gone\x18\x06 \x01(\bR\x04gone2\xe8\x06\n" +
 	"\rRunnerService\x12W\n" +
 	"\bRegister\x12$.claudehub.runner.v1.RegisterRequest\x1a%.claudehub.runner.v1.RegisterResponse\x12N\n" +
 	"\x05Hello\x12!.claudehub.runner.v1.HelloRequest\x1a\".claudehub.runner.v1.HelloResponse\x12K\n" +
 	"\x04Sync\x12 .claudehub.runner.v1.SyncRequest\x1a!.claudehub.runner.v1.SyncResponse\x12N\n" +
 	"\x05Fetch\x12!.claudehub.runner.v1.FetchRequest\x1a\".claudehub.runner.v1.FetchResponse\x12Q\n" +
-	"\x06Values\x12\".claudehub.runner.v1.ValuesRequest\x1a#.claudehub.runner.v1.ValuesResponse\x12Q\n" +
+	"\x06Values\x12\".claudehub.runner.v1.ValuesRequest\x1a#.claudehub.runner.v1.ValuesResponse\x12]\n" +
+	"\n" +
+	"CloneToken\x12&.claudehub.runner.v1.CloneTokenRequest\x1a'.claudehub.runner.v1.CloneTokenResponse\x12W\n" +
+	"\bEndToken\x12$.claudehub.runner.v1.EndTokenRequest\x1a%.claudehub.runner.v1.EndTokenResponse\x12Q\n" +
 	"\x06Report\x12\".claudehub.runner.v1.ReportRequest\x1a#.claudehub.runner.v1.ReportResponse\x12Z\n" +
 	"\tAppendLog\x12%.claudehub.runner.v1.AppendLogRequest\x1a&.claudehub.runner.v1.AppendLogResponse\x12W\n" +
 	"\bExchange\x12$.claudehub.runner.v1.ExchangeRequest\x1a%.claudehub.runner.v1.ExchangeResponseB3Z1github.com/claude-hub/claude-hub/runner/wire;wireb\x06proto3"
@@ -1701,57 +1927,65 @@ func file_runner_wire_runner_proto_rawDescGZIP() []byte {
 	return file_runner_wire_runner_proto_rawDescData
 }
 
-var file_runner_wire_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_runner_wire_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_runner_wire_runner_proto_goTypes = []any{
-	(*RegisterRequest)(nil),   // 0: claudehub.runner.v1.RegisterRequest
-	(*RegisterResponse)(nil),  // 1: claudehub.runner.v1.RegisterResponse
-	(*HelloRequest)(nil),      // 2: claudehub.runner.v1.HelloRequest
-	(*HelloResponse)(nil),     // 3: claudehub.runner.v1.HelloResponse
-	(*Held)(nil),              // 4: claudehub.runner.v1.Held
-	(*SyncRequest)(nil),       // 5: claudehub.runner.v1.SyncRequest
-	(*Item)(nil),              // 6: claudehub.runner.v1.Item
-	(*Channel)(nil),           // 7: claudehub.runner.v1.Channel
-	(*SyncResponse)(nil),      // 8: claudehub.runner.v1.SyncResponse
-	(*FetchRequest)(nil),      // 9: claudehub.runner.v1.FetchRequest
-	(*FetchResponse)(nil),     // 10: claudehub.runner.v1.FetchResponse
-	(*ValuesRequest)(nil),     // 11: claudehub.runner.v1.ValuesRequest
-	(*Value)(nil),             // 12: claudehub.runner.v1.Value
-	(*ValuesResponse)(nil),    // 13: claudehub.runner.v1.ValuesResponse
-	(*ReportRequest)(nil),     // 14: claudehub.runner.v1.ReportRequest
-	(*ReportResponse)(nil),    // 15: claudehub.runner.v1.ReportResponse
-	(*AppendLogRequest)(nil),  // 16: claudehub.runner.v1.AppendLogRequest
-	(*AppendLogResponse)(nil), // 17: claudehub.runner.v1.AppendLogResponse
-	(*ExchangeRequest)(nil),   // 18: claudehub.runner.v1.ExchangeRequest
-	(*Piece)(nil),             // 19: claudehub.runner.v1.Piece
-	(*Control)(nil),           // 20: claudehub.runner.v1.Control
-	(*ExchangeResponse)(nil),  // 21: claudehub.runner.v1.ExchangeResponse
+	(*RegisterRequest)(nil),    // 0: claudehub.runner.v1.RegisterRequest
+	(*RegisterResponse)(nil),   // 1: claudehub.runner.v1.RegisterResponse
+	(*HelloRequest)(nil),       // 2: claudehub.runner.v1.HelloRequest
+	(*HelloResponse)(nil),      // 3: claudehub.runner.v1.HelloResponse
+	(*Held)(nil),               // 4: claudehub.runner.v1.Held
+	(*SyncRequest)(nil),        // 5: claudehub.runner.v1.SyncRequest
+	(*Item)(nil),               // 6: claudehub.runner.v1.Item
+	(*Channel)(nil),            // 7: claudehub.runner.v1.Channel
+	(*SyncResponse)(nil),       // 8: claudehub.runner.v1.SyncResponse
+	(*FetchRequest)(nil),       // 9: claudehub.runner.v1.FetchRequest
+	(*FetchResponse)(nil),      // 10: claudehub.runner.v1.FetchResponse
+	(*ValuesRequest)(nil),      // 11: claudehub.runner.v1.ValuesRequest
+	(*Value)(nil),              // 12: claudehub.runner.v1.Value
+	(*ValuesResponse)(nil),     // 13: claudehub.runner.v1.ValuesResponse
+	(*CloneTokenRequest)(nil),  // 14: claudehub.runner.v1.CloneTokenRequest
+	(*CloneTokenResponse)(nil), // 15: claudehub.runner.v1.CloneTokenResponse
+	(*EndTokenRequest)(nil),    // 16: claudehub.runner.v1.EndTokenRequest
+	(*EndTokenResponse)(nil),   // 17: claudehub.runner.v1.EndTokenResponse
+	(*ReportRequest)(nil),      // 18: claudehub.runner.v1.ReportRequest
+	(*ReportResponse)(nil),     // 19: claudehub.runner.v1.ReportResponse
+	(*AppendLogRequest)(nil),   // 20: claudehub.runner.v1.AppendLogRequest
+	(*AppendLogResponse)(nil),  // 21: claudehub.runner.v1.AppendLogResponse
+	(*ExchangeRequest)(nil),    // 22: claudehub.runner.v1.ExchangeRequest
+	(*Piece)(nil),              // 23: claudehub.runner.v1.Piece
+	(*Control)(nil),            // 24: claudehub.runner.v1.Control
+	(*ExchangeResponse)(nil),   // 25: claudehub.runner.v1.ExchangeResponse
 }
 var file_runner_wire_runner_proto_depIdxs = []int32{
 	4,  // 0: claudehub.runner.v1.SyncRequest.held:type_name -> claudehub.runner.v1.Held
 	6,  // 1: claudehub.runner.v1.SyncResponse.items:type_name -> claudehub.runner.v1.Item
 	7,  // 2: claudehub.runner.v1.SyncResponse.channels:type_name -> claudehub.runner.v1.Channel
 	12, // 3: claudehub.runner.v1.ValuesResponse.values:type_name -> claudehub.runner.v1.Value
-	19, // 4: claudehub.runner.v1.ExchangeRequest.out:type_name -> claudehub.runner.v1.Piece
-	19, // 5: claudehub.runner.v1.ExchangeResponse.in:type_name -> claudehub.runner.v1.Piece
-	20, // 6: claudehub.runner.v1.ExchangeResponse.controls:type_name -> claudehub.runner.v1.Control
+	23, // 4: claudehub.runner.v1.ExchangeRequest.out:type_name -> claudehub.runner.v1.Piece
+	23, // 5: claudehub.runner.v1.ExchangeResponse.in:type_name -> claudehub.runner.v1.Piece
+	24, // 6: claudehub.runner.v1.ExchangeResponse.controls:type_name -> claudehub.runner.v1.Control
 	0,  // 7: claudehub.runner.v1.RunnerService.Register:input_type -> claudehub.runner.v1.RegisterRequest
 	2,  // 8: claudehub.runner.v1.RunnerService.Hello:input_type -> claudehub.runner.v1.HelloRequest
 	5,  // 9: claudehub.runner.v1.RunnerService.Sync:input_type -> claudehub.runner.v1.SyncRequest
 	9,  // 10: claudehub.runner.v1.RunnerService.Fetch:input_type -> claudehub.runner.v1.FetchRequest
 	11, // 11: claudehub.runner.v1.RunnerService.Values:input_type -> claudehub.runner.v1.ValuesRequest
-	14, // 12: claudehub.runner.v1.RunnerService.Report:input_type -> claudehub.runner.v1.ReportRequest
-	16, // 13: claudehub.runner.v1.RunnerService.AppendLog:input_type -> claudehub.runner.v1.AppendLogRequest
-	18, // 14: claudehub.runner.v1.RunnerService.Exchange:input_type -> claudehub.runner.v1.ExchangeRequest
-	1,  // 15: claudehub.runner.v1.RunnerService.Register:output_type -> claudehub.runner.v1.RegisterResponse
-	3,  // 16: claudehub.runner.v1.RunnerService.Hello:output_type -> claudehub.runner.v1.HelloResponse
-	8,  // 17: claudehub.runner.v1.RunnerService.Sync:output_type -> claudehub.runner.v1.SyncResponse
-	10, // 18: claudehub.runner.v1.RunnerService.Fetch:output_type -> claudehub.runner.v1.FetchResponse
-	13, // 19: claudehub.runner.v1.RunnerService.Values:output_type -> claudehub.runner.v1.ValuesResponse
-	15, // 20: claudehub.runner.v1.RunnerService.Report:output_type -> claudehub.runner.v1.ReportResponse
-	17, // 21: claudehub.runner.v1.RunnerService.AppendLog:output_type -> claudehub.runner.v1.AppendLogResponse
-	21, // 22: claudehub.runner.v1.RunnerService.Exchange:output_type -> claudehub.runner.v1.ExchangeResponse
-	15, // [15:23] is the sub-list for method output_type
-	7,  // [7:15] is the sub-list for method input_type
+	14, // 12: claudehub.runner.v1.RunnerService.CloneToken:input_type -> claudehub.runner.v1.CloneTokenRequest
+	16, // 13: claudehub.runner.v1.RunnerService.EndToken:input_type -> claudehub.runner.v1.EndTokenRequest
+	18, // 14: claudehub.runner.v1.RunnerService.Report:input_type -> claudehub.runner.v1.ReportRequest
+	20, // 15: claudehub.runner.v1.RunnerService.AppendLog:input_type -> claudehub.runner.v1.AppendLogRequest
+	22, // 16: claudehub.runner.v1.RunnerService.Exchange:input_type -> claudehub.runner.v1.ExchangeRequest
+	1,  // 17: claudehub.runner.v1.RunnerService.Register:output_type -> claudehub.runner.v1.RegisterResponse
+	3,  // 18: claudehub.runner.v1.RunnerService.Hello:output_type -> claudehub.runner.v1.HelloResponse
+	8,  // 19: claudehub.runner.v1.RunnerService.Sync:output_type -> claudehub.runner.v1.SyncResponse
+	10, // 20: claudehub.runner.v1.RunnerService.Fetch:output_type -> claudehub.runner.v1.FetchResponse
+	13, // 21: claudehub.runner.v1.RunnerService.Values:output_type -> claudehub.runner.v1.ValuesResponse
+	15, // 22: claudehub.runner.v1.RunnerService.CloneToken:output_type -> claudehub.runner.v1.CloneTokenResponse
+	17, // 23: claudehub.runner.v1.RunnerService.EndToken:output_type -> claudehub.runner.v1.EndTokenResponse
+	19, // 24: claudehub.runner.v1.RunnerService.Report:output_type -> claudehub.runner.v1.ReportResponse
+	21, // 25: claudehub.runner.v1.RunnerService.AppendLog:output_type -> claudehub.runner.v1.AppendLogResponse
+	25, // 26: claudehub.runner.v1.RunnerService.Exchange:output_type -> claudehub.runner.v1.ExchangeResponse
+	17, // [17:27] is the sub-list for method output_type
+	7,  // [7:17] is the sub-list for method input_type
 	7,  // [7:7] is the sub-list for extension type_name
 	7,  // [7:7] is the sub-list for extension extendee
 	0,  // [0:7] is the sub-list for field type_name
@@ -1768,7 +2002,7 @@ func file_runner_wire_runner_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runner_wire_runner_proto_rawDesc), len(file_runner_wire_runner_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -46,6 +46,11 @@ const (
 	RunnerServiceFetchProcedure = "/claudehub.runner.v1.RunnerService/Fetch"
 	// RunnerServiceValuesProcedure is the fully-qualified name of the RunnerService's Values RPC.
 	RunnerServiceValuesProcedure = "/claudehub.runner.v1.RunnerService/Values"
+	// RunnerServiceCloneTokenProcedure is the fully-qualified name of the RunnerService's CloneToken
+	// RPC.
+	RunnerServiceCloneTokenProcedure = "/claudehub.runner.v1.RunnerService/CloneToken"
+	// RunnerServiceEndTokenProcedure is the fully-qualified name of the RunnerService's EndToken RPC.
+	RunnerServiceEndTokenProcedure = "/claudehub.runner.v1.RunnerService/EndToken"
 	// RunnerServiceReportProcedure is the fully-qualified name of the RunnerService's Report RPC.
 	RunnerServiceReportProcedure = "/claudehub.runner.v1.RunnerService/Report"
 	// RunnerServiceAppendLogProcedure is the fully-qualified name of the RunnerService's AppendLog RPC.
@@ -67,6 +72,11 @@ type RunnerServiceClient interface {
 	// Values brings the values of an assignment's Variables as they are now, for the Runner's memory only. Asked for by each process
 	// of the Runner, and again at each start and wake.
 	Values(context.Context, *wire.ValuesRequest) (*wire.ValuesResponse, error)
+	// CloneToken brings a token that reads exactly the Repo of an assignment that should run, made for this call: asked for just
+	// before cloning (since protocol 3). For the Runner's memory only, and given back by EndToken.
+	CloneToken(context.Context, *wire.CloneTokenRequest) (*wire.CloneTokenResponse, error)
+	// EndToken gives a token back once the clone has ended, however it did. Under any fence; one that has ended is no error.
+	EndToken(context.Context, *wire.EndTokenRequest) (*wire.EndTokenResponse, error)
 	// Report stores a state change. Repeatable; refused under an older fence (code aborted).
 	Report(context.Context, *wire.ReportRequest) (*wire.ReportResponse, error)
 	// AppendLog stores a piece of a log stream at its offset, once. Refused under an older fence (code aborted).
@@ -116,6 +126,18 @@ func NewRunnerServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(runnerServiceMethods.ByName("Values")),
 			connect.WithClientOptions(opts...),
 		),
+		cloneToken: connect.NewClient[wire.CloneTokenRequest, wire.CloneTokenResponse](
+			httpClient,
+			baseURL+RunnerServiceCloneTokenProcedure,
+			connect.WithSchema(runnerServiceMethods.ByName("CloneToken")),
+			connect.WithClientOptions(opts...),
+		),
+		endToken: connect.NewClient[wire.EndTokenRequest, wire.EndTokenResponse](
+			httpClient,
+			baseURL+RunnerServiceEndTokenProcedure,
+			connect.WithSchema(runnerServiceMethods.ByName("EndToken")),
+			connect.WithClientOptions(opts...),
+		),
 		report: connect.NewClient[wire.ReportRequest, wire.ReportResponse](
 			httpClient,
 			baseURL+RunnerServiceReportProcedure,
@@ -139,14 +161,16 @@ func NewRunnerServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 
 // runnerServiceClient implements RunnerServiceClient.
 type runnerServiceClient struct {
-	register  *connect.Client[wire.RegisterRequest, wire.RegisterResponse]
-	hello     *connect.Client[wire.HelloRequest, wire.HelloResponse]
-	sync      *connect.Client[wire.SyncRequest, wire.SyncResponse]
-	fetch     *connect.Client[wire.FetchRequest, wire.FetchResponse]
-	values    *connect.Client[wire.ValuesRequest, wire.ValuesResponse]
-	report    *connect.Client[wire.ReportRequest, wire.ReportResponse]
-	appendLog *connect.Client[wire.AppendLogRequest, wire.AppendLogResponse]
-	exchange  *connect.Client[wire.ExchangeRequest, wire.ExchangeResponse]
+	register   *connect.Client[wire.RegisterRequest, wire.RegisterResponse]
+	hello      *connect.Client[wire.HelloRequest, wire.HelloResponse]
+	sync       *connect.Client[wire.SyncRequest, wire.SyncResponse]
+	fetch      *connect.Client[wire.FetchRequest, wire.FetchResponse]
+	values     *connect.Client[wire.ValuesRequest, wire.ValuesResponse]
+	cloneToken *connect.Client[wire.CloneTokenRequest, wire.CloneTokenResponse]
+	endToken   *connect.Client[wire.EndTokenRequest, wire.EndTokenResponse]
+	report     *connect.Client[wire.ReportRequest, wire.ReportResponse]
+	appendLog  *connect.Client[wire.AppendLogRequest, wire.AppendLogResponse]
+	exchange   *connect.Client[wire.ExchangeRequest, wire.ExchangeResponse]
 }
 
 // Register calls claudehub.runner.v1.RunnerService.Register.
@@ -194,6 +218,24 @@ func (c *runnerServiceClient) Values(ctx context.Context, req *wire.ValuesReques
 	return nil, err
 }
 
+// CloneToken calls claudehub.runner.v1.RunnerService.CloneToken.
+func (c *runnerServiceClient) CloneToken(ctx context.Context, req *wire.CloneTokenRequest) (*wire.CloneTokenResponse, error) {
+	response, err := c.cloneToken.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// EndToken calls claudehub.runner.v1.RunnerService.EndToken.
+func (c *runnerServiceClient) EndToken(ctx context.Context, req *wire.EndTokenRequest) (*wire.EndTokenResponse, error) {
+	response, err := c.endToken.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // Report calls claudehub.runner.v1.RunnerService.Report.
 func (c *runnerServiceClient) Report(ctx context.Context, req *wire.ReportRequest) (*wire.ReportResponse, error) {
 	response, err := c.report.CallUnary(ctx, connect.NewRequest(req))
@@ -234,6 +276,11 @@ type RunnerServiceHandler interface {
 	// Values brings the values of an assignment's Variables as they are now, for the Runner's memory only. Asked for by each process
 	// of the Runner, and again at each start and wake.
 	Values(context.Context, *wire.ValuesRequest) (*wire.ValuesResponse, error)
+	// CloneToken brings a token that reads exactly the Repo of an assignment that should run, made for this call: asked for just
+	// before cloning (since protocol 3). For the Runner's memory only, and given back by EndToken.
+	CloneToken(context.Context, *wire.CloneTokenRequest) (*wire.CloneTokenResponse, error)
+	// EndToken gives a token back once the clone has ended, however it did. Under any fence; one that has ended is no error.
+	EndToken(context.Context, *wire.EndTokenRequest) (*wire.EndTokenResponse, error)
 	// Report stores a state change. Repeatable; refused under an older fence (code aborted).
 	Report(context.Context, *wire.ReportRequest) (*wire.ReportResponse, error)
 	// AppendLog stores a piece of a log stream at its offset, once. Refused under an older fence (code aborted).
@@ -279,6 +326,18 @@ func NewRunnerServiceHandler(svc RunnerServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(runnerServiceMethods.ByName("Values")),
 		connect.WithHandlerOptions(opts...),
 	)
+	runnerServiceCloneTokenHandler := connect.NewUnaryHandlerSimple(
+		RunnerServiceCloneTokenProcedure,
+		svc.CloneToken,
+		connect.WithSchema(runnerServiceMethods.ByName("CloneToken")),
+		connect.WithHandlerOptions(opts...),
+	)
+	runnerServiceEndTokenHandler := connect.NewUnaryHandlerSimple(
+		RunnerServiceEndTokenProcedure,
+		svc.EndToken,
+		connect.WithSchema(runnerServiceMethods.ByName("EndToken")),
+		connect.WithHandlerOptions(opts...),
+	)
 	runnerServiceReportHandler := connect.NewUnaryHandlerSimple(
 		RunnerServiceReportProcedure,
 		svc.Report,
@@ -309,6 +368,10 @@ func NewRunnerServiceHandler(svc RunnerServiceHandler, opts ...connect.HandlerOp
 			runnerServiceFetchHandler.ServeHTTP(w, r)
 		case RunnerServiceValuesProcedure:
 			runnerServiceValuesHandler.ServeHTTP(w, r)
+		case RunnerServiceCloneTokenProcedure:
+			runnerServiceCloneTokenHandler.ServeHTTP(w, r)
+		case RunnerServiceEndTokenProcedure:
+			runnerServiceEndTokenHandler.ServeHTTP(w, r)
 		case RunnerServiceReportProcedure:
 			runnerServiceReportHandler.ServeHTTP(w, r)
 		case RunnerServiceAppendLogProcedure:
@@ -342,6 +405,14 @@ func (UnimplementedRunnerServiceHandler) Fetch(context.Context, *wire.FetchReque
 
 func (UnimplementedRunnerServiceHandler) Values(context.Context, *wire.ValuesRequest) (*wire.ValuesResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("claudehub.runner.v1.RunnerService.Values is not implemented"))
+}
+
+func (UnimplementedRunnerServiceHandler) CloneToken(context.Context, *wire.CloneTokenRequest) (*wire.CloneTokenResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("claudehub.runner.v1.RunnerService.CloneToken is not implemented"))
+}
+
+func (UnimplementedRunnerServiceHandler) EndToken(context.Context, *wire.EndTokenRequest) (*wire.EndTokenResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("claudehub.runner.v1.RunnerService.EndToken is not implemented"))
 }
 
 func (UnimplementedRunnerServiceHandler) Report(context.Context, *wire.ReportRequest) (*wire.ReportResponse, error) {

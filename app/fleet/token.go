@@ -1,0 +1,133 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/claude-hub/claude-hub/app/audit"
+	"github.com/claude-hub/claude-hub/app/fault"
+	"github.com/claude-hub/claude-hub/runner/wire"
+	"github.com/claude-hub/claude-hub/store"
+)
+
+// Token lets git read one Repo until Expires. It prints as [hidden].
+type Token struct {
+	Text    string
+	Expires time.Time
+}
+
+// Format keeps the text out of everything that fmt makes.
+func (Token) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("[hidden]")) }
+
+// MarshalText keeps the text out of JSON.
+func (Token) MarshalText() ([]byte, error) { return []byte("[hidden]"), nil }
+
+// Tokens makes the tokens that Runners clone with. It stores and logs none. May be called from many goroutines.
+type Tokens interface {
+	// Mint makes a token that reads the contents of exactly one Repo, or says in a sentence for a person why there is none.
+	Mint(ctx context.Context, repo int64) (t Token, refused string)
+	// Revoke ends a token; that one has ended already is no error.
+	Revoke(ctx context.Context, token string) error
+}
+
+// Cloner is an Owner whose assignments clone a Repo with a token. refused is why this one doesn't, in a sentence for a
+// person. tx is read-only.
+type Cloner interface {
+	CloneRepo(ctx context.Context, tx *store.Tx, a Assignment) (repo int64, refused string, err error)
+}
+
+const (
+	// mintTime bounds how long GitHub may take, so that a Runner hears why there is no token before its own patience ends.
+	mintTime = 15 * time.Second
+	// revokeTime is for giving back what nobody waits for.
+	revokeTime = 10 * time.Second
+	// maxToken is far above what GitHub's tokens have, in bytes.
+	maxToken = 1 << 10
+)
+
+const noApp = "This Repo isn't cloned: the Hub has no GitHub App (section github of its config), and is not in dev mode (keys dev.login and dev.repos)."
+
+// CloneToken makes a token for the Repo of an assignment, for a Runner that is about to clone it, with the errors of
+// Values. Each call makes another one. It is in no table and no log; that one was made, for which Repo and which assignment,
+// is audited. From here on it is masked in whatever the Runner sends of the assignment.
+//
+// What changes while GitHub answers is seen: a token for what is no longer the Runner's to do is revoked and not handed out.
+// One whose answer is lost, or whose Runner dies, ends by itself within the hour.
+func (f *Fleet) CloneToken(ctx context.Context, runner string, q *wire.CloneTokenRequest) (*wire.CloneTokenResponse, error) {
+	var repo int64
+	var refused string
+	err := f.ask(ctx, runner, q, func(tx *store.Tx, o Owner, a Assignment) (err error) {
+		c, ok := o.(Cloner)
+		if a.Want != Run || !ok {
+			return ErrStale
+		}
+		repo, refused, err = c.CloneRepo(tx.Context(), tx, a)
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case f.o.Tokens == nil && refused == "":
+		refused = noApp
+	}
+	if refused != "" {
+		return &wire.CloneTokenResponse{Refused: refused}, nil
+	}
+	minting, cancel := context.WithTimeout(ctx, mintTime)
+	t, refused := f.o.Tokens.Mint(minting, repo)
+	cancel()
+	if refused != "" {
+		return &wire.CloneTokenResponse{Refused: refused}, nil
+	}
+	f.guard.learn(runner, q.GetId(), []*wire.Value{{Name: "the clone's token", Value: []byte(t.Text), Sensitive: true}})
+	err = f.db.Write(ctx, func(tx *store.Tx) error {
+		a, _, err := f.current(tx, runner, q)
+		if err == nil && a.Want != Run {
+			err = ErrStale
+		}
+		if err != nil {
+			return err
+		}
+		return audit.Record(tx, audit.Entry{Who: "system: Runner's request", Repo: repo, Action: "token.mint", Subject: a.ID,
+			Detail: map[string]any{"runner": runner, "kind": string(a.Kind), "fence": a.Fence, "contents": "read", "expires": t.Expires.UTC().Format(time.RFC3339)}})
+	})
+	if err == nil {
+		return &wire.CloneTokenResponse{Token: []byte(t.Text), ExpiresMs: millis(t.Expires)}, nil
+	}
+	back, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTime)
+	defer cancel()
+	if err := f.o.Tokens.Revoke(back, t.Text); err != nil {
+		f.log.Warn().Err(err).Str("assignment", q.GetId()).Msg("a token that was not handed out could not be revoked; it ends by itself within the hour")
+	}
+	return nil, err
+}
+
+// EndToken revokes a token that CloneToken made for an assignment of runner, whatever its fence is by now and whichever Hub
+// made it. A fault of code unavailable: it could not be, and ends by itself within the hour.
+func (f *Fleet) EndToken(ctx context.Context, runner string, q *wire.EndTokenRequest) error {
+	f.contacts.touch(runner, f.now())
+	token := q.GetToken()
+	if len(token) == 0 || len(token) > maxToken {
+		return fmt.Errorf("%w: this is no token", ErrInvalid)
+	}
+	for _, c := range token {
+		if c <= ' ' || c > '~' {
+			return fmt.Errorf("%w: this is no token", ErrInvalid)
+		}
+	}
+	err := f.db.Read(ctx, func(tx *store.Tx) error {
+		_, err := f.of(tx, runner, q.GetId())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if f.o.Tokens == nil {
+		return fault.New(fault.Unavailable, "this Hub has no GitHub App any more; the token ends by itself within the hour")
+	}
+	if err := f.o.Tokens.Revoke(ctx, string(token)); err != nil {
+		return fault.New(fault.Unavailable, "the token could not be revoked (%v); it ends by itself within the hour", err)
+	}
+	return nil
+}

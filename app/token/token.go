@@ -1,0 +1,48 @@
+// Package token is the GitHub App as the fleet asks it: for a token that one clone reads one Repo with (ADR 0009, issue 4).
+package token
+
+import (
+	"context"
+	"errors"
+
+	"github.com/rs/zerolog"
+
+	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/app/github"
+)
+
+// Source makes tokens. It keeps none.
+type Source struct {
+	app *github.App
+	log zerolog.Logger
+}
+
+var _ fleet.Tokens = (*Source)(nil)
+
+// Of makes tokens with app. log gets why there is none, and never a token.
+func Of(app *github.App, log zerolog.Logger) *Source {
+	return &Source{app: app, log: log.With().Str("part", "token").Logger()}
+}
+
+// Mint makes a token for exactly one Repo that may read its contents and nothing else.
+func (s *Source) Mint(ctx context.Context, repo int64) (fleet.Token, string) {
+	t, err := s.app.Mint(ctx, github.RepoID(repo))
+	if err == nil {
+		return fleet.Token{Text: t.Reveal(), Expires: t.Expires}, ""
+	}
+	var e *github.Error
+	if !errors.As(err, &e) {
+		e = &github.Error{Kind: github.Unavailable, Message: "GitHub can't be asked at the moment."}
+	}
+	s.log.Warn().Int64("repo", repo).Str("kind", string(e.Kind)).Str("detail", e.Detail).Msg("no token for a clone")
+	says := "There is no token to clone with. " + e.Message
+	if slug := s.app.Slug(); e.Kind == github.NotInstalled && slug != "" {
+		says += " Install it: " + s.app.Endpoints().InstallURL(slug, "")
+	}
+	return fleet.Token{}, says
+}
+
+// Revoke ends a token.
+func (s *Source) Revoke(ctx context.Context, token string) error {
+	return s.app.Revoke(ctx, github.Token{Secret: github.NewSecret(token)})
+}
