@@ -61,6 +61,7 @@ type owner struct {
 	reports  map[string][]fleet.Report
 	values   []*wire.Value // of every assignment
 	refused  string
+	repo     int64 // that every assignment clones, as GitHub knows it
 }
 
 func (o *owner) Values(_ context.Context, _ *store.Tx, _ fleet.Assignment) ([]*wire.Value, string, error) {
@@ -94,11 +95,15 @@ func (o *owner) Observe(_ context.Context, _ *store.Tx, a fleet.Assignment, r fl
 
 func (o *owner) Lost(context.Context, *store.Tx, fleet.Assignment) error { return nil }
 
-// newWorld makes everything but the Runner itself.
-func newWorld(t *testing.T) *world {
+// newWorld makes everything but the Runner itself. tokens are what its Hub lets Repos be cloned with, if any.
+func newWorld(t *testing.T, tokens ...fleet.Tokens) *world {
 	t.Helper()
 	w := &world{t: t, db: storetest.New(t), owner: &owner{payloads: map[string]any{}, reports: map[string][]fleet.Report{}}}
-	w.fleet = fleet.New(w.db, fleet.Options{Log: zerolog.Nop()})
+	o := fleet.Options{Log: zerolog.Nop()}
+	for _, t := range tokens {
+		o.Tokens = t
+	}
+	w.fleet = fleet.New(w.db, o)
 	w.fleet.Own(wire.KindTestBuild, w.owner)
 	w.fleet.Own(wire.KindSession, w.owner)
 	if err := w.fleet.Start(context.Background()); err != nil {

@@ -69,7 +69,7 @@ func (w *worker) test(ctx context.Context, rec record) error {
 			return err
 		}
 		marks := rec.Marks
-		job := &build.Job{ID: w.id, Recipe: p.Recipe, Values: values, Log: w.stream, Track: w.track, Marks: &marks}
+		job := &build.Job{ID: w.id, Recipe: p.Recipe, Values: values, Token: w.cloneToken, Log: w.stream, Track: w.track, Marks: &marks}
 		job.Save = func() error {
 			w.mu.Lock()
 			w.rec.Marks = marks

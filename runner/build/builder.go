@@ -140,6 +140,7 @@ type Job struct {
 	ID     string // of the assignment
 	Recipe wire.Recipe
 	Values *secret.Values // of the Recipe's Variables, which the Log's Set knows already; in memory only
+	Token  TokenFunc      // for the clone of a Test build
 	Log    *Log
 	Track  *Track
 	Marks  *Marks

@@ -37,6 +37,7 @@ const (
 	CodeEnded    = "sandbox-ended"
 	CodeSpec     = "bad-spec"
 	CodeValues   = "values"
+	CodeToken    = "no-token" // nothing to clone with
 	CodeInternal = "internal"
 )
 

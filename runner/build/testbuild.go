@@ -67,7 +67,7 @@ func (b *Builder) Test(ctx context.Context, j *Job, repo wire.Repo) error {
 		if err := os.RemoveAll(folder); err != nil {
 			return err
 		}
-		res, err := b.Clone(ctx, j.Log, j.Track, CloneJob{Repo: repo, Folder: folder, UID: m.IDBase + user.UID, GID: m.IDBase + user.GID})
+		res, err := b.Clone(ctx, j.Log, j.Track, CloneJob{Repo: repo, Token: j.Token, Folder: folder, UID: m.IDBase + user.UID, GID: m.IDBase + user.GID})
 		if err != nil {
 			return cause(ctx, err)
 		}
@@ -128,6 +128,7 @@ func (b *Builder) tested(ctx context.Context, j *Job) (Base, error) {
 // CloneJob is one clone of a Workspace.
 type CloneJob struct {
 	Repo       wire.Repo
+	Token      TokenFunc // needed where Repo.Token is set
 	Branch     string
 	WorkBranch string
 	Folder     string
@@ -156,7 +157,11 @@ func (b *Builder) Clone(ctx context.Context, log *Log, track *Track, c CloneJob)
 			o.Credentials = cred
 		}
 	}
-	res, err := clone.Clone(ctx, o)
+	clones := clone.Clone
+	if c.Repo.Token {
+		clones = c.Token.clone
+	}
+	res, err := clones(ctx, o)
 	if err != nil {
 		return res, err
 	}

@@ -405,6 +405,23 @@ func (c *Client) Values(ctx context.Context, id string, generation, fence int64)
 	return res.GetValues(), res.GetRefused(), err
 }
 
+// CloneToken asks for a token that reads the assignment's Repo, made for this call, or why there is none. It waits and fails as
+// Fetch. Whoever has it gives it back by EndToken.
+func (c *Client) CloneToken(ctx context.Context, id string, generation, fence int64) (token []byte, expires time.Time, refused string, err error) {
+	res, err := insist(ctx, c, id, func(ctx context.Context) (*wire.CloneTokenResponse, error) {
+		return c.rpc.CloneToken(ctx, &wire.CloneTokenRequest{Id: id, Generation: generation, Fence: fence})
+	})
+	return res.GetToken(), time.UnixMilli(res.GetExpiresMs()), res.GetRefused(), err
+}
+
+// EndToken gives a token back. It waits out a Hub that is away until ctx ends; ErrUnknown is final.
+func (c *Client) EndToken(ctx context.Context, id string, token []byte) error {
+	_, err := insist(ctx, c, id, func(ctx context.Context) (*wire.EndTokenResponse, error) {
+		return c.rpc.EndToken(ctx, &wire.EndTokenRequest{Id: id, Token: token})
+	})
+	return err
+}
+
 // insist asks for something of an assignment until the Hub answers.
 func insist[T any](ctx context.Context, c *Client, id string, ask func(context.Context) (*T, error)) (*T, error) {
 	for pause := c.pause(); ; {

@@ -55,6 +55,7 @@ type Machine struct {
 	dir   string
 	track *build.Track
 	save  func() error
+	token build.TokenFunc
 	act   activity
 	life  context.Context
 
@@ -85,13 +86,14 @@ type Options struct {
 	State   State
 	Payload wire.Session
 	Save    func() error // stores State and Track durably
+	Token   build.TokenFunc
 	// Life is the Runner's: what goes on beside the Session's steps ends with it, and is found again by the next process.
 	Life context.Context
 }
 
 // New makes a Machine from what was remembered; it does nothing yet.
 func New(o Options) *Machine {
-	m := &Machine{id: o.ID, b: o.Builder, dir: o.Dir, out: o.Log, track: o.Track, save: o.Save, life: o.Life, st: o.State,
+	m := &Machine{id: o.ID, b: o.Builder, dir: o.Dir, out: o.Log, track: o.Track, save: o.Save, token: o.Token, life: o.Life, st: o.State,
 		payload: o.Payload, chans: map[string]*channel{}, served: map[string]bool{}}
 	m.act.open()
 	return m
@@ -309,7 +311,7 @@ func (m *Machine) workspace(ctx context.Context, p wire.Session, user build.User
 		m.track.End(wire.PhaseClone, "already there", nil)
 		return m.edit(func(st *State) { st.Workspace = true })
 	}
-	res, err := m.b.Clone(ctx, m.log(), m.track, build.CloneJob{Repo: p.Repo, Branch: p.Branch, WorkBranch: p.WorkBranch, Folder: folder,
+	res, err := m.b.Clone(ctx, m.log(), m.track, build.CloneJob{Repo: p.Repo, Token: m.token, Branch: p.Branch, WorkBranch: p.WorkBranch, Folder: folder,
 		UID: mounted.IDBase + user.UID, GID: mounted.IDBase + user.GID})
 	if err != nil {
 		return cause(ctx, err)
