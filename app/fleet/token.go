@@ -80,7 +80,7 @@ func (f *Fleet) CloneToken(ctx context.Context, runner string, q *wire.CloneToke
 	if refused != "" {
 		return &wire.CloneTokenResponse{Refused: refused}, nil
 	}
-	f.guard.learn(runner, q.GetId(), []*wire.Value{{Name: "the clone's token", Value: []byte(t.Text), Sensitive: true}})
+	f.guard.also(runner, q.GetId(), &wire.Value{Name: "the clone's token", Value: []byte(t.Text)})
 	err = f.db.Write(ctx, func(tx *store.Tx) error {
 		a, _, err := f.current(tx, runner, q)
 		if err == nil && a.Want != Run {
@@ -130,4 +130,14 @@ func (f *Fleet) EndToken(ctx context.Context, runner string, q *wire.EndTokenReq
 		return fault.New(fault.Unavailable, "the token could not be revoked (%v); it ends by itself within the hour", err)
 	}
 	return nil
+}
+
+// also adds one to what is known of an assignment, beside what its Owner names.
+func (g *guard) also(runner, id string, v *wire.Value) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	w := g.watch(runner, id)
+	w.used = g.f.now()
+	w.values[sumOf(v)] = v
+	g.release(w)
 }
