@@ -65,6 +65,12 @@ func (m *minting) tokens() []string {
 	return append([]string(nil), m.all...)
 }
 
+func (m *minting) ended() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.revoked
+}
+
 // installed is a world whose Hub is a GitHub App that has the private Repo octo/app.
 type installed struct {
 	*world
@@ -75,6 +81,14 @@ type installed struct {
 }
 
 func install(t *testing.T, gh *githubtest.Server) *installed {
+	t.Helper()
+	i := installOnly(t, gh)
+	i.start()
+	return i
+}
+
+// installOnly is install without a Runner.
+func installOnly(t *testing.T, gh *githubtest.Server) *installed {
 	t.Helper()
 	ana, org := gh.Person("ana"), gh.Org("octo")
 	i := &installed{gh: gh, repo: gh.Repo("octo/app", true, githubtest.Files{"README": githubtest.Text("private words\n"), "run.sh": githubtest.Program("#!/bin/sh\n")})}
@@ -94,7 +108,6 @@ func install(t *testing.T, gh *githubtest.Server) *installed {
 	i.app = &minting{Source: token.Of(a, zerolog.Nop())}
 	i.world = newWorld(t, i.app)
 	i.owner.repo = i.repo.ID
-	i.start()
 	return i
 }
 
@@ -348,5 +361,33 @@ func TestATokenThatIsRefusedTwiceIsAskedForTwiceOnly(t *testing.T) {
 	if state, d := i.outcome(id); state != wire.StateFailed || d.Failure.Code != "repo-not-found" && d.Failure.Code != "clone-refused" {
 		t.Errorf("%s: %+v", state, d.Failure)
 	}
+	i.dead(2)
+}
+
+func TestARunnerKilledInACloneClonesAgainWithAnotherTokenAndLeavesNoneBehind(t *testing.T) {
+	t.Parallel()
+	gh := checked.New(t, githubtest.Options{})
+	i := installOnly(t, gh)
+	defer gh.Break(githubtest.Fault{Method: http.MethodPost, Path: "/git-upload-pack", Delay: 5 * time.Second, Times: 1})()
+	i.spawn()
+	id := i.build(envspec.Spec{Image: i.image("app:v1", asCoder), Start: "cat README; echo x | sha256sum"})
+	poll(t, "git is let in with the token", func() bool { return gh.Asked(http.MethodGet, "/info/refs") >= 2 })
+	i.kill()
+	poll(t, "git ended with its Runner", func() bool { return !gitRuns(i.repo.CloneURL()) })
+	first := i.app.tokens()[0]
+	if in := i.onDisk(first); len(in) > 0 {
+		t.Errorf("the killed Runner left the token in %q", in)
+	}
+	i.start()
+	if state, d := i.outcome(id); state != wire.StatePassed {
+		t.Fatalf("%s: %+v\n%s", state, d.Failure, i.wholeLog(id))
+	}
+	all := i.app.tokens()
+	if len(all) != 2 || i.app.ended() != 1 {
+		t.Fatalf("%d tokens were made and %d given back", len(all), i.app.ended())
+	}
+	i.noneOnDisk(all...)
+	// Nobody has the first one any more; it ends by itself.
+	gh.Advance(61 * time.Minute)
 	i.dead(2)
 }
