@@ -174,6 +174,7 @@ type Fleet struct {
 	guard    guard
 	channels channels
 	reaper   reaper
+	minted   minted
 
 	stopping  chan struct{} // closed by Stop: long polls answer at once
 	stopOnce  sync.Once

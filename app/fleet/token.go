@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/claude-hub/claude-hub/app/audit"
@@ -42,6 +43,10 @@ const (
 	mintTime = 15 * time.Second
 	// revokeTime is for giving back what nobody waits for.
 	revokeTime = 10 * time.Second
+	// One assignment gets manyTokens within tokenWindow: a clone asks for two at most, and a Runner that goes on asking would use
+	// up what GitHub answers the App for everybody.
+	manyTokens  = 30
+	tokenWindow = 10 * time.Minute
 	// maxToken is far above what GitHub's tokens have, in bytes.
 	maxToken = 1 << 10
 )
@@ -70,6 +75,9 @@ func (f *Fleet) CloneToken(ctx context.Context, runner string, q *wire.CloneToke
 		return nil, err
 	case f.o.Tokens == nil && refused == "":
 		refused = noApp
+	}
+	if until, ok := f.minted.take(q.GetId(), f.now()); refused == "" && !ok {
+		refused = fmt.Sprintf("This Runner has asked for %d tokens to clone one Repo within %s. It gets more from %s UTC.", manyTokens, tokenWindow, until.UTC().Format("15:04:05"))
 	}
 	if refused != "" {
 		return &wire.CloneTokenResponse{Refused: refused}, nil
@@ -140,4 +148,39 @@ func (g *guard) also(runner, id string, v *wire.Value) {
 	w.used = g.f.now()
 	w.values[sumOf(v)] = v
 	g.release(w)
+}
+
+// minted counts the tokens of each assignment within a window that begins with the first one.
+type minted struct {
+	mu sync.Mutex
+	of map[string]*count
+}
+
+type count struct {
+	since time.Time
+	n     int
+}
+
+// take counts one more, or says from when on there is another one.
+func (m *minted) take(assignment string, now time.Time) (until time.Time, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, c := range m.of { // as many as clones begin within a window
+		if now.Sub(c.since) >= tokenWindow {
+			delete(m.of, id)
+		}
+	}
+	c := m.of[assignment]
+	if c == nil {
+		if m.of == nil {
+			m.of = map[string]*count{}
+		}
+		c = &count{since: now}
+		m.of[assignment] = c
+	}
+	if c.n >= manyTokens {
+		return c.since.Add(tokenWindow), false
+	}
+	c.n++
+	return time.Time{}, true
 }

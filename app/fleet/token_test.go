@@ -272,3 +272,27 @@ func TestARunnerTooOldForTokensIsNamed(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+func TestARunnerThatGoesOnAskingForTokensIsRefusedForAWhile(t *testing.T) {
+	t.Parallel()
+	m := &mint{live: map[string]bool{}}
+	r := newRig(t, storetest.New(t), Options{Tokens: m})
+	runner := r.runner("r1")
+	a, b := r.assign(runner, "s1", 0), r.assign(runner, "s2", 0)
+	for range manyTokens {
+		if res, err := tokenOf(r, runner, a); err != nil || res.GetRefused() != "" {
+			t.Fatalf("%v %v", res.GetRefused(), err)
+		}
+	}
+	res, err := tokenOf(r, runner, a)
+	if err != nil || !strings.Contains(res.GetRefused(), "asked for 30 tokens to clone one Repo within 10m0s. It gets more from 12:10:00 UTC.") || len(m.repos) != manyTokens {
+		t.Errorf("%q %v, %d minted", res.GetRefused(), err, len(m.repos))
+	}
+	if res, err := tokenOf(r, runner, b); err != nil || res.GetRefused() != "" {
+		t.Errorf("for another assignment: %q %v", res.GetRefused(), err)
+	}
+	r.clock.add(tokenWindow)
+	if res, err := tokenOf(r, runner, a); err != nil || res.GetRefused() != "" {
+		t.Errorf("after a while: %q %v", res.GetRefused(), err)
+	}
+}
