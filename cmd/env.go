@@ -264,8 +264,8 @@ func envTestCommand() *cobra.Command {
 		Long: `Test-build exactly the Repo's draft on a Runner: image, bootstrap, snapshot, a fresh clone, start script. With -f the
 document is saved as the draft first, as env save does. The log goes to stdout, phases to stderr.
 
-Ctrl-C, or a SIGTERM, cancels the Test build and waits until it has ended. A second one ends only the
-waiting; what comes within a second of the first counts as the same one.`,
+Ctrl-C, or a SIGTERM, cancels the Test build and waits until it has ended. A second one ends only the waiting; what comes
+within a second of the first counts as the same one.`,
 		Example: "  claude-hub env test --repo acme/rocket --runner local\n  claude-hub env test --repo acme/rocket --runner local -f .claude-hub/environment.yml -o json",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return onRepo(c, repoName, func(hub *client.Client, repo schema.Repo) error {

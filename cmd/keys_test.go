@@ -114,6 +114,17 @@ func TestDevMakesNoKeyInPlaceOfOneThatIsInUse(t *testing.T) {
 	}
 }
 
+func TestDevMakesAKeyForADatabaseThatHadNone(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	cfg := keyHub(t, data, "")
+	sealing(t, cfg, false)
+	if err := makeKey(t.Context(), cfg, io.Discard); err != nil || !slices.Contains(names(t, data), keyFile) {
+		t.Errorf("%v, and the folder holds %q", err, names(t, data))
+	}
+	sealing(t, cfg, true)
+}
+
 // sealing is a Hub on cfg that ran once and, if value, was given a Sensitive value.
 func sealing(t *testing.T, cfg fileConfig, value bool) {
 	t.Helper()
