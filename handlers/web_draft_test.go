@@ -99,7 +99,7 @@ func TestWhatIsPendingIsReviewedDiscardedAndRestored(t *testing.T) {
 	discard := environmentPath + "/discard"
 	stale := b.see(discard, "4", "version 1", "can't be brought back")
 	b.change(environmentPath, environmentPath, url.Values{"cpu": {"4"}}, nil)
-	b.want(b.upload(discard, b.fill(stale, discard, nil), nil), http.StatusConflict, "ana saved this draft meanwhile")
+	b.want(b.upload(discard, b.fill(stale, discard, nil), nil), http.StatusConflict, "ana saved this draft meanwhile. Nothing was discarded: look at the newer draft and discard again.")
 	b.see(b.change(discard, discard, nil, nil), "The changes are discarded.")
 	if p := b.get(discard); p.status != http.StatusSeeOther || p.header.Get("Location") != environmentPath {
 		t.Errorf("asked to discard nothing: %d", p.status)
@@ -131,7 +131,7 @@ func TestWhatIsPendingIsReviewedDiscardedAndRestored(t *testing.T) {
 	stale = b.see(restore)
 	b.change(environmentPath, environmentPath, url.Values{"cpu": {"8"}}, nil)
 	b.see(restore, "The draft has changes that were never applied")
-	b.want(b.upload(restore, b.fill(stale, restore, nil), nil), http.StatusConflict, "ana saved this draft meanwhile")
+	b.want(b.upload(restore, b.fill(stale, restore, nil), nil), http.StatusConflict, "ana saved this draft meanwhile. Nothing was restored: look at the newer draft and restore again.")
 }
 
 func TestADraftThatWasNeverAppliedCanBeDiscardedWhole(t *testing.T) {
@@ -224,6 +224,11 @@ func TestSharedVariablesAreManagedByAnyoneSignedIn(t *testing.T) {
 	}
 	b.want(b.upload(page+"/value", b.fill(b.see(page), page+"/value", url.Values{"kind": {"plain"}}), nil), http.StatusUnprocessableEntity, "what was Sensitive never becomes Plain")
 	b.want(b.upload(page+"/value", b.fill(b.see(page), page+"/value", url.Values{"kind": {"plain"}, "value": {"x"}}), map[string]string{"value-file": "y"}), http.StatusUnprocessableEntity, "There is a text and a file")
+
+	for path, action := range map[string]string{"/add-shared": "/add-shared", page: page + "/value"} {
+		p = b.upload(action, b.fill(b.see(path), action, nil), nil)
+		b.want(p, http.StatusUnprocessableEntity, `id="value-error"`, "Enter its value, of at least 8 characters")
+	}
 
 	p = b.upload("/add-shared", b.fill(b.see("/add-shared"), "/add-shared", url.Values{"name": {"a b"}, "kind": {"plain"}}), map[string]string{"value-file": "lost"})
 	b.want(b.upload("/add-shared", b.fill(p, "/add-shared", url.Values{"name": {"OPEN"}}), nil), http.StatusUnprocessableEntity, `id="value-error"`, "Give the value again")

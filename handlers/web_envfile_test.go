@@ -80,6 +80,13 @@ func TestAnEnvFileIsPreviewedAndThenAddedToTheDraft(t *testing.T) {
 	}
 	form = b.fill(p, add, url.Values{"choice." + index("PORT"): {"skip"}, "build." + index("NPM_TOKEN"): {"on"}, "sensitive." + index("GREETING"): {"on"},
 		"choice." + index("DB_PASSWORD"): {"take"}, "choice." + index("TOKEN"): {"take"}})
+	empty := b.upload(path, b.fill(b.see(path), path, url.Values{"text": {"EMPTY=\n"}}), nil)
+	empty = b.upload(add, b.fill(empty, add, url.Values{"sensitive.0": {"on"}}), nil)
+	b.want(empty, http.StatusUnprocessableEntity, "Nothing was saved: some rows need another look.")
+	if m := row(empty, "EMPTY"); !strings.Contains(m, "It is empty, so it can only be Plain.</p>") {
+		t.Errorf("the row doesn't say what is wrong:\n%s", m)
+	}
+
 	// Sensitive and too short: nothing is saved, and the row says why.
 	refused := b.upload(add, form, nil)
 	b.want(refused, http.StatusUnprocessableEntity, "Nothing was saved: some rows need another look.")

@@ -267,6 +267,11 @@ func TestVariablesAreAddedEditedRenamedAndDeletedByForms(t *testing.T) {
 		if p = b.upload(edit+"REGION", b.fill(p, edit+"REGION", nil), map[string]string{"value-file": "from a file"}); p.status != http.StatusSeeOther || s.saved("REGION").Value != "from a file" || s.saved("API_TOKEN") != before {
 			t.Errorf("given again: %d, %+v", p.status, s.environment().Draft.Spec)
 		}
+		// An empty file is no value, and what is new has none to keep.
+		for path, changes := range map[string]url.Values{environmentPath + "/add-variable": {"name": {"X"}, "kind": {"sensitive"}}, edit + "API_TOKEN": nil} {
+			p = b.upload(path, b.fill(b.see(path), path, changes), map[string]string{"value-file": ""})
+			b.want(p, http.StatusUnprocessableEntity, `id="value-error"`, "This file is empty: a Sensitive value has at least 8 characters")
+		}
 		b.change(edit+"API_TOKEN", edit+"API_TOKEN", url.Values{"kind": {"plain"}, "value": {"public now"}}, nil)
 		if v := s.saved("API_TOKEN"); !v.Plain() || v.Value != "public now" {
 			t.Errorf("Sensitive to Plain with a new value: %+v", v)
@@ -424,7 +429,7 @@ func TestWhoEditsAnotherPlaceOfTheDraftIsNoConflict(t *testing.T) {
 	stale := bob.see(edit + "TOKEN")
 	deletePage := bob.see(edit + "TOKEN/delete")
 	ana.change(edit+"TOKEN", edit+"TOKEN", url.Values{"note": {"again"}}, nil)
-	bob.want(bob.upload(edit+"TOKEN/delete", bob.fill(deletePage, edit+"TOKEN/delete", nil), nil), http.StatusConflict, "saved this draft meanwhile")
+	bob.want(bob.upload(edit+"TOKEN/delete", bob.fill(deletePage, edit+"TOKEN/delete", nil), nil), http.StatusConflict, "saved this draft meanwhile", "Nothing was deleted: look at the newer draft and delete again.")
 	ana.change(edit+"TOKEN/delete", edit+"TOKEN/delete", nil, nil)
 	p = bob.upload(edit+"TOKEN", bob.fill(stale, edit+"TOKEN", url.Values{"note": {"too late"}, "value": {"bobs-secret-3"}}), nil)
 	bob.want(p, http.StatusConflict, "It was deleted from the draft meanwhile", "too late</textarea>")

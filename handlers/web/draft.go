@@ -2,6 +2,7 @@ package web
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 
@@ -168,12 +169,22 @@ func (w *Web) discard(rw http.ResponseWriter, r *http.Request, g access.Grant) e
 	_, err = w.d.Environments.Discard(r.Context(), g, base)
 	var f *fault.Error
 	if errors.As(err, &f) {
-		return w.showDiscard(rw, r, g, request.Status(f.Code), f.Message)
+		return w.showDiscard(rw, r, g, request.Status(f.Code), stale(err, f, "discarded", "discard"))
 	}
 	if err != nil {
 		return err
 	}
 	return seeOther(rw, r, environmentPath(g)+"?discarded=1")
+}
+
+// stale says of what was asked on a page with nothing typed that it was not done, and what to do when somebody else saved the
+// draft meanwhile; f is what else there is to say of err.
+func stale(err error, f *fault.Error, done, do string) string {
+	var c *environment.ConflictError
+	if !errors.As(err, &c) || c.Theirs == nil {
+		return f.Message
+	}
+	return fmt.Sprintf("%s saved this draft meanwhile. Nothing was %s: look at the newer draft and %s again.", c.Theirs.UpdatedBy, done, do)
 }
 
 type restorePage struct {
@@ -233,7 +244,7 @@ func (w *Web) restore(rw http.ResponseWriter, r *http.Request, g access.Grant) e
 	draft, err := w.d.Environments.Restore(r.Context(), g, base, v.Number)
 	var f *fault.Error
 	if errors.As(err, &f) {
-		return w.showRestore(rw, r, g, request.Status(f.Code), v, f.Message)
+		return w.showRestore(rw, r, g, request.Status(f.Code), v, stale(err, f, "restored", "restore"))
 	}
 	if err != nil {
 		return err

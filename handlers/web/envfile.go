@@ -221,9 +221,14 @@ func (w *Web) addImport(rw http.ResponseWriter, r *http.Request, g access.Grant)
 	spec.Variables = slices.Clone(spec.Variables)
 	given := variable.Given{}
 	for i, row := range p.Rows {
-		if row.Choice == rowTake {
+		if row.Choice == rowTake && row.Sensitive && entries[i].Value == "" {
+			p.Rows[i].Error, p.Form.General = "it is empty, so it can only be Plain", someWrong
+		} else if row.Choice == rowTake {
 			take(&spec, given, row, entries[i].Value)
 		}
+	}
+	if p.Form.Failed() {
+		return w.render(rw, r, http.StatusUnprocessableEntity, "import", p)
 	}
 	draft, err := w.d.Environments.Save(r.Context(), g, base, spec, given)
 	var f *fault.Error
@@ -232,7 +237,7 @@ func (w *Web) addImport(rw http.ResponseWriter, r *http.Request, g access.Grant)
 			p.Rows[i].Error = f.Fields["variables."+p.Rows[i].Name]
 			delete(f.Fields, "variables."+p.Rows[i].Name)
 		}
-		p.Form.General = "Nothing was saved: some rows need another look."
+		p.Form.General = someWrong
 		if f.Code != fault.Invalid || len(f.Fields) > 0 {
 			p.Form.General = "Nothing was saved. " + f.Message
 		}
@@ -243,6 +248,8 @@ func (w *Web) addImport(rw http.ResponseWriter, r *http.Request, g access.Grant)
 	}
 	return w.savedVariables(rw, r, g, draft)
 }
+
+const someWrong = "Nothing was saved: some rows need another look."
 
 // choose takes over what the form says of a row. all holds for those whose names are in the draft already.
 func (row *EnvRow) choose(in posted, all string) {

@@ -77,9 +77,12 @@ func typedShared(in posted, form *Form) (value []byte, sensitive, retype bool) {
 	if retype = given && (sensitive || isFile); !retype {
 		form.Values["value"] = text
 	}
-	if in.again(given) {
+	switch {
+	case in.again(given):
 		retype = true
 		form.Errors = append(form.Errors, FieldError{"value", giveAgain})
+	case sensitive && text == "":
+		form.Errors = append(form.Errors, FieldError{"value", noSensitive(given)})
 	}
 	if both {
 		form.Errors = append(form.Errors, FieldError{"value", "there is a text and a file: give one of them"})

@@ -169,10 +169,12 @@ func (t typedVariable) variable(
 	case kindSensitive:
 		v.Sensitive, v.Build = true, t.form["build"] != ""
 		switch {
+		case t.given && t.value == "":
+			wrong["value"] = noSensitive(true)
 		case t.given:
 			given = variable.Given{v.Name: []byte(t.value)}
 		case !t.again && (isNew || !before.Sensitive):
-			wrong["value"] = "enter its value, of at least 8 characters"
+			wrong["value"] = noSensitive(false)
 		}
 	case kindPlain:
 		v.Value = t.value

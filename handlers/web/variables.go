@@ -217,7 +217,7 @@ func (w *Web) makeAvailable(rw http.ResponseWriter, r *http.Request, g access.Gr
 		if perr != nil {
 			return perr
 		}
-		p.Alert, p.Refresh = f.Message, 0
+		p.Alert, p.Refresh = stale(err, f, "changed", "ask"), 0
 		return w.render(rw, r, statusOf(f), "environment", p)
 	}
 	if err != nil {
@@ -273,12 +273,20 @@ func (w *Web) deleteVariable(rw http.ResponseWriter, r *http.Request, g access.G
 	})
 	var f *fault.Error
 	if errors.As(err, &f) {
-		return w.showDeleteVariable(rw, r, g, statusOf(f), f.Message)
+		return w.showDeleteVariable(rw, r, g, statusOf(f), stale(err, f, "deleted", "delete"))
 	}
 	if err != nil {
 		return err
 	}
 	return w.savedVariables(rw, r, g, draft)
+}
+
+// noSensitive is said at the field of a Sensitive value that is empty; given tells that it is that of a file.
+func noSensitive(given bool) string {
+	if given {
+		return "this file is empty: a Sensitive value has at least 8 characters"
+	}
+	return "enter its value, of at least 8 characters"
 }
 
 type valuePage struct {
@@ -345,8 +353,8 @@ func (w *Web) enterValue(rw http.ResponseWriter, r *http.Request, g access.Grant
 	switch {
 	case both:
 		form.Errors = []FieldError{{"value", "there is a text and a file: give one of them"}}
-	case !given:
-		form.Errors = []FieldError{{"value", "enter its value, of at least 8 characters"}}
+	case value == "":
+		form.Errors = []FieldError{{"value", noSensitive(given)}}
 	}
 	if form.Failed() {
 		return w.showValue(rw, r, g, http.StatusUnprocessableEntity, form, given)
