@@ -59,9 +59,13 @@ func runnerListCommand() *cobra.Command {
 				if r.Online {
 					state = "online"
 				}
-				rows = append(rows, []string{r.Name, state, r.Platform, r.Version, r.Update})
+				disk := ""
+				if d := r.Disk; d != nil {
+					disk = fmt.Sprintf("%d builds in %s, %s free", d.Builds, imageSize(d.BuildBytes), imageSize(d.Free))
+				}
+				rows = append(rows, []string{r.Name, state, r.Platform, r.Version, disk, r.Update})
 			}
-			return printTable(c, "NAME|STATE|PLATFORM|VERSION|NOTE", rows)
+			return printTable(c, "NAME|STATE|PLATFORM|VERSION|DISK|NOTE", rows)
 		},
 	}
 	outputFlag(c, &output)

@@ -54,11 +54,12 @@ type Runner struct {
 	ctx  context.Context // the Runner's own life; ends with build.ErrShutdown
 	stop context.CancelCauseFunc
 
-	mu      sync.Mutex
-	workers map[string]*worker
-	wg      sync.WaitGroup
-	prune   chan struct{}
-	builds  int // as logged last
+	mu         sync.Mutex
+	workers    map[string]*worker
+	wg         sync.WaitGroup
+	prune      chan struct{}
+	builds     int // how many, and what they take: guarded by mu
+	buildBytes int64
 }
 
 // Folder is where a Runner with that data folder keeps its things.
@@ -226,7 +227,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	for _, w := range first {
 		r.launch(w, true)
 	}
-	r.logUsage(ctx)
+	r.weigh(ctx)
 	r.wg.Go(func() { r.pruneLoop(ctx) })
 	err := r.client.Run(ctx, r, r.take)
 	r.stop(build.ErrShutdown)
@@ -356,21 +357,36 @@ func (r *Runner) pruneLoop(ctx context.Context) {
 		if len(deleted) > 0 {
 			r.log.Info().Strs("builds", deleted).Msg("deleted old builds")
 		}
-		r.logUsage(ctx)
+		r.weigh(ctx)
 	}
 }
 
-// logUsage says what builds take, when that is another number of them than before.
-func (r *Runner) logUsage(ctx context.Context) {
+// weigh finds out what builds take, for the Hub, and logs it when that is another number of them than before.
+func (r *Runner) weigh(ctx context.Context) {
 	n, bytes, err := r.builder.Usage(ctx)
 	if err != nil {
 		r.log.Debug().Err(err).Msg("what builds take on the disk could not be told")
 		return
 	}
-	if n != r.builds {
-		r.builds = n
+	r.mu.Lock()
+	changed := r.builds != n
+	r.builds, r.buildBytes = n, bytes
+	r.mu.Unlock()
+	if changed {
 		r.log.Info().Int("builds", n).Str("disk", build.Bytes(bytes)).Msg("builds on this host")
 	}
+}
+
+// Disk is what the host has of room, for the next Sync.
+func (r *Runner) Disk() *wire.Disk {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := &wire.Disk{Builds: int32(r.builds), BuildBytes: r.buildBytes}
+	var st unix.Statfs_t
+	if err := unix.Statfs(r.data, &st); err == nil {
+		d.FreeBytes = int64(st.Bavail) * st.Bsize
+	}
+	return d
 }
 
 // keeps says whether any assignment needs a build.

@@ -40,9 +40,17 @@ type Runner struct {
 	Limits            Limits
 	Load              map[Kind]int // assignments that want Run; only from Runners and Pick
 	Missing           []string     // what its host lacks, in words
+	Disk              *Disk        // nil: not told to this Hub since it started
 	Update            string       // set when the Hub can't work with this Runner: what to do about it
 
 	hello, revoked bool
+}
+
+// Disk is what a Runner's host has of room.
+type Disk struct {
+	Builds     int   // kept
+	BuildBytes int64 // what they take
+	Free       int64 // bytes of the file system with the Runner's data folder
 }
 
 func (r Runner) load() (n int) {
@@ -292,6 +300,7 @@ func (f *Fleet) judge(r *Runner, now time.Time) {
 	}
 	r.Online = r.hello && now.Sub(r.LastContact) < f.o.Lease
 	r.Update = f.updateFor(*r)
+	r.Disk = f.contacts.disk(r.ID)
 	r.Load = map[Kind]int{}
 }
 

@@ -21,6 +21,7 @@ import (
 // sleep with their data kept (a Session). ErrHello asks for a Hello first.
 func (f *Fleet) Sync(ctx context.Context, runner string, q *wire.SyncRequest) (*wire.SyncResponse, error) {
 	f.contacts.touch(runner, f.now())
+	f.contacts.weighed(runner, q.GetDisk())
 	wait := min(max(time.Duration(q.GetWaitMs())*time.Millisecond, 0), maxPoll)
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -286,6 +287,23 @@ type contacts struct {
 type contact struct {
 	last    time.Time
 	written time.Time
+	disk    *Disk
+}
+
+// weighed notes what a Runner says of its disk.
+func (c *contacts) weighed(runner string, d *wire.Disk) {
+	if d == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.of(runner).disk = &Disk{Builds: max(0, int(d.GetBuilds())), BuildBytes: max(0, d.GetBuildBytes()), Free: max(0, d.GetFreeBytes())}
+}
+
+func (c *contacts) disk(runner string) *Disk {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.of(runner).disk
 }
 
 type idle struct{ since, generation, fence int64 }

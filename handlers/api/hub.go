@@ -63,8 +63,13 @@ func runnerOf(r fleet.Runner) schema.Runner {
 	for kind, n := range r.Load {
 		load[string(kind)] = n
 	}
+	var disk *schema.RunnerDisk
+	if d := r.Disk; d != nil {
+		disk = &schema.RunnerDisk{Builds: d.Builds, BuildBytes: d.BuildBytes, Free: d.Free}
+	}
 	return schema.Runner{
-		ID: r.ID, Name: r.Name, Online: r.Online, LastContact: maybe(r.LastContact), Platform: r.Platform, Version: r.Version, Engine: r.Engine,
+		Disk: disk,
+		ID:   r.ID, Name: r.Name, Online: r.Online, LastContact: maybe(r.LastContact), Platform: r.Platform, Version: r.Version, Engine: r.Engine,
 		Capabilities: r.Capabilities, CPU: r.Limits.CPU, Memory: r.Limits.Memory, Load: load, Missing: r.Missing, Update: r.Update,
 	}
 }

@@ -100,6 +100,7 @@ func BenchmarkLog(b *testing.B) {
 type held struct{}
 
 func (held) Held() []*wire.Held { return nil }
+func (held) Disk() *wire.Disk   { return nil }
 
 func handler(f *fleet.Fleet) http.Handler {
 	mux := http.NewServeMux()

@@ -322,6 +322,18 @@ func TestOutputNobodyReadsHoldsTheProcessBack(t *testing.T) {
 	}
 }
 
+func TestTheHubKnowsWhatARunnersDiskHolds(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, storetest.New(t), fleet.Options{})
+	_, token := h.register("r1")
+	startRunner(t, t.TempDir(), h.url(), token, nil)
+	want := fleet.Disk{Builds: 2, BuildBytes: 3 << 20, Free: 5 << 30}
+	until(t, func() bool {
+		all, err := h.fleet().Runners(t.Context())
+		return err == nil && len(all) == 1 && all[0].Disk != nil && *all[0].Disk == want
+	})
+}
+
 func TestHubThatWasAwayMissesNothing(t *testing.T) {
 	t.Parallel()
 	storetest.Each(t, func(t *testing.T, db *store.DB) {

@@ -52,6 +52,7 @@ type Options struct {
 // Source is what the Runner holds now. Called before each Sync.
 type Source interface {
 	Held() []*wire.Held
+	Disk() *wire.Disk
 }
 
 // Sink takes each list the Hub answers, whole. It is called from one goroutine and must return soon.
@@ -257,7 +258,7 @@ func (c *Client) syncUntilHello(ctx context.Context, src Source, sink Sink, paus
 	for ctx.Err() == nil {
 		began := time.Now()
 		call, cancel := context.WithTimeout(ctx, pollWait+20*time.Second)
-		res, err := c.rpc.Sync(call, &wire.SyncRequest{Held: src.Held(), Revision: revision, WaitMs: pollWait.Milliseconds()})
+		res, err := c.rpc.Sync(call, &wire.SyncRequest{Held: src.Held(), Disk: src.Disk(), Revision: revision, WaitMs: pollWait.Milliseconds()})
 		cancel()
 		if err != nil {
 			c.wait(ctx, err, pause)

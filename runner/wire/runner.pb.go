@@ -387,6 +387,7 @@ type SyncRequest struct {
 	Held          []*Held                `protobuf:"bytes,1,rep,name=held,proto3" json:"held,omitempty"`
 	Revision      string                 `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`            // of the list last received; empty: answer at once
 	WaitMs        int64                  `protobuf:"varint,3,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"` // at most 15000
+	Disk          *Disk                  `protobuf:"bytes,4,opt,name=disk,proto3" json:"disk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -442,6 +443,74 @@ func (x *SyncRequest) GetWaitMs() int64 {
 	return 0
 }
 
+func (x *SyncRequest) GetDisk() *Disk {
+	if x != nil {
+		return x.Disk
+	}
+	return nil
+}
+
+// Disk is what a Runner's host has of room, for people.
+type Disk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Builds        int32                  `protobuf:"varint,1,opt,name=builds,proto3" json:"builds,omitempty"`                           // kept
+	BuildBytes    int64                  `protobuf:"varint,2,opt,name=build_bytes,json=buildBytes,proto3" json:"build_bytes,omitempty"` // what they take
+	FreeBytes     int64                  `protobuf:"varint,3,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`    // of the file system of the Runner's data folder
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Disk) Reset() {
+	*x = Disk{}
+	mi := &file_runner_wire_runner_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Disk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Disk) ProtoMessage() {}
+
+func (x *Disk) ProtoReflect() protoreflect.Message {
+	mi := &file_runner_wire_runner_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Disk.ProtoReflect.Descriptor instead.
+func (*Disk) Descriptor() ([]byte, []int) {
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Disk) GetBuilds() int32 {
+	if x != nil {
+		return x.Builds
+	}
+	return 0
+}
+
+func (x *Disk) GetBuildBytes() int64 {
+	if x != nil {
+		return x.BuildBytes
+	}
+	return 0
+}
+
+func (x *Disk) GetFreeBytes() int64 {
+	if x != nil {
+		return x.FreeBytes
+	}
+	return 0
+}
+
 type Item struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -456,7 +525,7 @@ type Item struct {
 
 func (x *Item) Reset() {
 	*x = Item{}
-	mi := &file_runner_wire_runner_proto_msgTypes[6]
+	mi := &file_runner_wire_runner_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -468,7 +537,7 @@ func (x *Item) String() string {
 func (*Item) ProtoMessage() {}
 
 func (x *Item) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[6]
+	mi := &file_runner_wire_runner_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -481,7 +550,7 @@ func (x *Item) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Item.ProtoReflect.Descriptor instead.
 func (*Item) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{6}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Item) GetId() string {
@@ -538,7 +607,7 @@ type Channel struct {
 
 func (x *Channel) Reset() {
 	*x = Channel{}
-	mi := &file_runner_wire_runner_proto_msgTypes[7]
+	mi := &file_runner_wire_runner_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -550,7 +619,7 @@ func (x *Channel) String() string {
 func (*Channel) ProtoMessage() {}
 
 func (x *Channel) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[7]
+	mi := &file_runner_wire_runner_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -563,7 +632,7 @@ func (x *Channel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Channel.ProtoReflect.Descriptor instead.
 func (*Channel) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{7}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Channel) GetId() string {
@@ -599,7 +668,7 @@ type SyncResponse struct {
 
 func (x *SyncResponse) Reset() {
 	*x = SyncResponse{}
-	mi := &file_runner_wire_runner_proto_msgTypes[8]
+	mi := &file_runner_wire_runner_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -611,7 +680,7 @@ func (x *SyncResponse) String() string {
 func (*SyncResponse) ProtoMessage() {}
 
 func (x *SyncResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[8]
+	mi := &file_runner_wire_runner_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -624,7 +693,7 @@ func (x *SyncResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncResponse.ProtoReflect.Descriptor instead.
 func (*SyncResponse) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{8}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SyncResponse) GetItems() []*Item {
@@ -666,7 +735,7 @@ type FetchRequest struct {
 
 func (x *FetchRequest) Reset() {
 	*x = FetchRequest{}
-	mi := &file_runner_wire_runner_proto_msgTypes[9]
+	mi := &file_runner_wire_runner_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -678,7 +747,7 @@ func (x *FetchRequest) String() string {
 func (*FetchRequest) ProtoMessage() {}
 
 func (x *FetchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[9]
+	mi := &file_runner_wire_runner_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -691,7 +760,7 @@ func (x *FetchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchRequest.ProtoReflect.Descriptor instead.
 func (*FetchRequest) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{9}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *FetchRequest) GetId() string {
@@ -724,7 +793,7 @@ type FetchResponse struct {
 
 func (x *FetchResponse) Reset() {
 	*x = FetchResponse{}
-	mi := &file_runner_wire_runner_proto_msgTypes[10]
+	mi := &file_runner_wire_runner_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -736,7 +805,7 @@ func (x *FetchResponse) String() string {
 func (*FetchResponse) ProtoMessage() {}
 
 func (x *FetchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[10]
+	mi := &file_runner_wire_runner_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -749,7 +818,7 @@ func (x *FetchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchResponse.ProtoReflect.Descriptor instead.
 func (*FetchResponse) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{10}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *FetchResponse) GetPayload() []byte {
@@ -770,7 +839,7 @@ type ValuesRequest struct {
 
 func (x *ValuesRequest) Reset() {
 	*x = ValuesRequest{}
-	mi := &file_runner_wire_runner_proto_msgTypes[11]
+	mi := &file_runner_wire_runner_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -782,7 +851,7 @@ func (x *ValuesRequest) String() string {
 func (*ValuesRequest) ProtoMessage() {}
 
 func (x *ValuesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[11]
+	mi := &file_runner_wire_runner_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -795,7 +864,7 @@ func (x *ValuesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ValuesRequest.ProtoReflect.Descriptor instead.
 func (*ValuesRequest) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{11}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ValuesRequest) GetId() string {
@@ -834,7 +903,7 @@ type Value struct {
 
 func (x *Value) Reset() {
 	*x = Value{}
-	mi := &file_runner_wire_runner_proto_msgTypes[12]
+	mi := &file_runner_wire_runner_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -846,7 +915,7 @@ func (x *Value) String() string {
 func (*Value) ProtoMessage() {}
 
 func (x *Value) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[12]
+	mi := &file_runner_wire_runner_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -859,7 +928,7 @@ func (x *Value) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Value.ProtoReflect.Descriptor instead.
 func (*Value) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{12}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Value) GetName() string {
@@ -915,7 +984,7 @@ type ValuesResponse struct {
 
 func (x *ValuesResponse) Reset() {
 	*x = ValuesResponse{}
-	mi := &file_runner_wire_runner_proto_msgTypes[13]
+	mi := &file_runner_wire_runner_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -927,7 +996,7 @@ func (x *ValuesResponse) String() string {
 func (*ValuesResponse) ProtoMessage() {}
 
 func (x *ValuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[13]
+	mi := &file_runner_wire_runner_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -940,7 +1009,7 @@ func (x *ValuesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ValuesResponse.ProtoReflect.Descriptor instead.
 func (*ValuesResponse) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{13}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ValuesResponse) GetValues() []*Value {
@@ -968,7 +1037,7 @@ type CloneTokenRequest struct {
 
 func (x *CloneTokenRequest) Reset() {
 	*x = CloneTokenRequest{}
-	mi := &file_runner_wire_runner_proto_msgTypes[14]
+	mi := &file_runner_wire_runner_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -980,7 +1049,7 @@ func (x *CloneTokenRequest) String() string {
 func (*CloneTokenRequest) ProtoMessage() {}
 
 func (x *CloneTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[14]
+	mi := &file_runner_wire_runner_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -993,7 +1062,7 @@ func (x *CloneTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneTokenRequest.ProtoReflect.Descriptor instead.
 func (*CloneTokenRequest) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{14}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CloneTokenRequest) GetId() string {
@@ -1028,7 +1097,7 @@ type CloneTokenResponse struct {
 
 func (x *CloneTokenResponse) Reset() {
 	*x = CloneTokenResponse{}
-	mi := &file_runner_wire_runner_proto_msgTypes[15]
+	mi := &file_runner_wire_runner_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1040,7 +1109,7 @@ func (x *CloneTokenResponse) String() string {
 func (*CloneTokenResponse) ProtoMessage() {}
 
 func (x *CloneTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[15]
+	mi := &file_runner_wire_runner_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1053,7 +1122,7 @@ func (x *CloneTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneTokenResponse.ProtoReflect.Descriptor instead.
 func (*CloneTokenResponse) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{15}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CloneTokenResponse) GetToken() []byte {
@@ -1087,7 +1156,7 @@ type EndTokenRequest struct {
 
 func (x *EndTokenRequest) Reset() {
 	*x = EndTokenRequest{}
-	mi := &file_runner_wire_runner_proto_msgTypes[16]
+	mi := &file_runner_wire_runner_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1099,7 +1168,7 @@ func (x *EndTokenRequest) String() string {
 func (*EndTokenRequest) ProtoMessage() {}
 
 func (x *EndTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[16]
+	mi := &file_runner_wire_runner_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1112,7 +1181,7 @@ func (x *EndTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndTokenRequest.ProtoReflect.Descriptor instead.
 func (*EndTokenRequest) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{16}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *EndTokenRequest) GetId() string {
@@ -1137,7 +1206,7 @@ type EndTokenResponse struct {
 
 func (x *EndTokenResponse) Reset() {
 	*x = EndTokenResponse{}
-	mi := &file_runner_wire_runner_proto_msgTypes[17]
+	mi := &file_runner_wire_runner_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1149,7 +1218,7 @@ func (x *EndTokenResponse) String() string {
 func (*EndTokenResponse) ProtoMessage() {}
 
 func (x *EndTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[17]
+	mi := &file_runner_wire_runner_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1162,7 +1231,7 @@ func (x *EndTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndTokenResponse.ProtoReflect.Descriptor instead.
 func (*EndTokenResponse) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{17}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{18}
 }
 
 type ReportRequest struct {
@@ -1179,7 +1248,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_runner_wire_runner_proto_msgTypes[18]
+	mi := &file_runner_wire_runner_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1191,7 +1260,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[18]
+	mi := &file_runner_wire_runner_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1204,7 +1273,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{18}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReportRequest) GetId() string {
@@ -1257,7 +1326,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_runner_wire_runner_proto_msgTypes[19]
+	mi := &file_runner_wire_runner_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1269,7 +1338,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[19]
+	mi := &file_runner_wire_runner_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1282,7 +1351,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{19}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{20}
 }
 
 type AppendLogRequest struct {
@@ -1299,7 +1368,7 @@ type AppendLogRequest struct {
 
 func (x *AppendLogRequest) Reset() {
 	*x = AppendLogRequest{}
-	mi := &file_runner_wire_runner_proto_msgTypes[20]
+	mi := &file_runner_wire_runner_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1311,7 +1380,7 @@ func (x *AppendLogRequest) String() string {
 func (*AppendLogRequest) ProtoMessage() {}
 
 func (x *AppendLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[20]
+	mi := &file_runner_wire_runner_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1324,7 +1393,7 @@ func (x *AppendLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendLogRequest.ProtoReflect.Descriptor instead.
 func (*AppendLogRequest) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{20}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AppendLogRequest) GetId() string {
@@ -1378,7 +1447,7 @@ type AppendLogResponse struct {
 
 func (x *AppendLogResponse) Reset() {
 	*x = AppendLogResponse{}
-	mi := &file_runner_wire_runner_proto_msgTypes[21]
+	mi := &file_runner_wire_runner_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1390,7 +1459,7 @@ func (x *AppendLogResponse) String() string {
 func (*AppendLogResponse) ProtoMessage() {}
 
 func (x *AppendLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[21]
+	mi := &file_runner_wire_runner_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1403,7 +1472,7 @@ func (x *AppendLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendLogResponse.ProtoReflect.Descriptor instead.
 func (*AppendLogResponse) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{21}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AppendLogResponse) GetNext() int64 {
@@ -1434,7 +1503,7 @@ type ExchangeRequest struct {
 
 func (x *ExchangeRequest) Reset() {
 	*x = ExchangeRequest{}
-	mi := &file_runner_wire_runner_proto_msgTypes[22]
+	mi := &file_runner_wire_runner_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1446,7 +1515,7 @@ func (x *ExchangeRequest) String() string {
 func (*ExchangeRequest) ProtoMessage() {}
 
 func (x *ExchangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[22]
+	mi := &file_runner_wire_runner_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1459,7 +1528,7 @@ func (x *ExchangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeRequest.ProtoReflect.Descriptor instead.
 func (*ExchangeRequest) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{22}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ExchangeRequest) GetChannel() string {
@@ -1550,7 +1619,7 @@ type Piece struct {
 
 func (x *Piece) Reset() {
 	*x = Piece{}
-	mi := &file_runner_wire_runner_proto_msgTypes[23]
+	mi := &file_runner_wire_runner_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1562,7 +1631,7 @@ func (x *Piece) String() string {
 func (*Piece) ProtoMessage() {}
 
 func (x *Piece) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[23]
+	mi := &file_runner_wire_runner_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1575,7 +1644,7 @@ func (x *Piece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Piece.ProtoReflect.Descriptor instead.
 func (*Piece) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{23}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Piece) GetStream() int32 {
@@ -1611,7 +1680,7 @@ type Control struct {
 
 func (x *Control) Reset() {
 	*x = Control{}
-	mi := &file_runner_wire_runner_proto_msgTypes[24]
+	mi := &file_runner_wire_runner_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1623,7 +1692,7 @@ func (x *Control) String() string {
 func (*Control) ProtoMessage() {}
 
 func (x *Control) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[24]
+	mi := &file_runner_wire_runner_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +1705,7 @@ func (x *Control) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Control.ProtoReflect.Descriptor instead.
 func (*Control) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{24}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Control) GetSeq() int64 {
@@ -1683,7 +1752,7 @@ type ExchangeResponse struct {
 
 func (x *ExchangeResponse) Reset() {
 	*x = ExchangeResponse{}
-	mi := &file_runner_wire_runner_proto_msgTypes[25]
+	mi := &file_runner_wire_runner_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1695,7 +1764,7 @@ func (x *ExchangeResponse) String() string {
 func (*ExchangeResponse) ProtoMessage() {}
 
 func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[25]
+	mi := &file_runner_wire_runner_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1708,7 +1777,7 @@ func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeResponse.ProtoReflect.Descriptor instead.
 func (*ExchangeResponse) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{25}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ExchangeResponse) GetIn() []*Piece {
@@ -1786,11 +1855,18 @@ const file_runner_wire_runner_proto_rawDesc = "" +
 	"generation\x12\x14\n" +
 	"\x05fence\x18\x03 \x01(\x03R\x05fence\x12\x14\n" +
 	"\x05state\x18\x04 \x01(\tR\x05state\x12\x17\n" +
-	"\aidle_ms\x18\x05 \x01(\x03R\x06idleMs\"q\n" +
+	"\aidle_ms\x18\x05 \x01(\x03R\x06idleMs\"\xa0\x01\n" +
 	"\vSyncRequest\x12-\n" +
 	"\x04held\x18\x01 \x03(\v2\x19.claudehub.runner.v1.HeldR\x04held\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\tR\brevision\x12\x17\n" +
-	"\await_ms\x18\x03 \x01(\x03R\x06waitMs\"\x95\x01\n" +
+	"\await_ms\x18\x03 \x01(\x03R\x06waitMs\x12-\n" +
+	"\x04disk\x18\x04 \x01(\v2\x19.claudehub.runner.v1.DiskR\x04disk\"^\n" +
+	"\x04Disk\x12\x16\n" +
+	"\x06builds\x18\x01 \x01(\x05R\x06builds\x12\x1f\n" +
+	"\vbuild_bytes\x18\x02 \x01(\x03R\n" +
+	"buildBytes\x12\x1d\n" +
+	"\n" +
+	"free_bytes\x18\x03 \x01(\x03R\tfreeBytes\"\x95\x01\n" +
 	"\x04Item\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
@@ -1927,7 +2003,7 @@ func file_runner_wire_runner_proto_rawDescGZIP() []byte {
 	return file_runner_wire_runner_proto_rawDescData
 }
 
-var file_runner_wire_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_runner_wire_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_runner_wire_runner_proto_goTypes = []any{
 	(*RegisterRequest)(nil),    // 0: claudehub.runner.v1.RegisterRequest
 	(*RegisterResponse)(nil),   // 1: claudehub.runner.v1.RegisterResponse
@@ -1935,60 +2011,62 @@ var file_runner_wire_runner_proto_goTypes = []any{
 	(*HelloResponse)(nil),      // 3: claudehub.runner.v1.HelloResponse
 	(*Held)(nil),               // 4: claudehub.runner.v1.Held
 	(*SyncRequest)(nil),        // 5: claudehub.runner.v1.SyncRequest
-	(*Item)(nil),               // 6: claudehub.runner.v1.Item
-	(*Channel)(nil),            // 7: claudehub.runner.v1.Channel
-	(*SyncResponse)(nil),       // 8: claudehub.runner.v1.SyncResponse
-	(*FetchRequest)(nil),       // 9: claudehub.runner.v1.FetchRequest
-	(*FetchResponse)(nil),      // 10: claudehub.runner.v1.FetchResponse
-	(*ValuesRequest)(nil),      // 11: claudehub.runner.v1.ValuesRequest
-	(*Value)(nil),              // 12: claudehub.runner.v1.Value
-	(*ValuesResponse)(nil),     // 13: claudehub.runner.v1.ValuesResponse
-	(*CloneTokenRequest)(nil),  // 14: claudehub.runner.v1.CloneTokenRequest
-	(*CloneTokenResponse)(nil), // 15: claudehub.runner.v1.CloneTokenResponse
-	(*EndTokenRequest)(nil),    // 16: claudehub.runner.v1.EndTokenRequest
-	(*EndTokenResponse)(nil),   // 17: claudehub.runner.v1.EndTokenResponse
-	(*ReportRequest)(nil),      // 18: claudehub.runner.v1.ReportRequest
-	(*ReportResponse)(nil),     // 19: claudehub.runner.v1.ReportResponse
-	(*AppendLogRequest)(nil),   // 20: claudehub.runner.v1.AppendLogRequest
-	(*AppendLogResponse)(nil),  // 21: claudehub.runner.v1.AppendLogResponse
-	(*ExchangeRequest)(nil),    // 22: claudehub.runner.v1.ExchangeRequest
-	(*Piece)(nil),              // 23: claudehub.runner.v1.Piece
-	(*Control)(nil),            // 24: claudehub.runner.v1.Control
-	(*ExchangeResponse)(nil),   // 25: claudehub.runner.v1.ExchangeResponse
+	(*Disk)(nil),               // 6: claudehub.runner.v1.Disk
+	(*Item)(nil),               // 7: claudehub.runner.v1.Item
+	(*Channel)(nil),            // 8: claudehub.runner.v1.Channel
+	(*SyncResponse)(nil),       // 9: claudehub.runner.v1.SyncResponse
+	(*FetchRequest)(nil),       // 10: claudehub.runner.v1.FetchRequest
+	(*FetchResponse)(nil),      // 11: claudehub.runner.v1.FetchResponse
+	(*ValuesRequest)(nil),      // 12: claudehub.runner.v1.ValuesRequest
+	(*Value)(nil),              // 13: claudehub.runner.v1.Value
+	(*ValuesResponse)(nil),     // 14: claudehub.runner.v1.ValuesResponse
+	(*CloneTokenRequest)(nil),  // 15: claudehub.runner.v1.CloneTokenRequest
+	(*CloneTokenResponse)(nil), // 16: claudehub.runner.v1.CloneTokenResponse
+	(*EndTokenRequest)(nil),    // 17: claudehub.runner.v1.EndTokenRequest
+	(*EndTokenResponse)(nil),   // 18: claudehub.runner.v1.EndTokenResponse
+	(*ReportRequest)(nil),      // 19: claudehub.runner.v1.ReportRequest
+	(*ReportResponse)(nil),     // 20: claudehub.runner.v1.ReportResponse
+	(*AppendLogRequest)(nil),   // 21: claudehub.runner.v1.AppendLogRequest
+	(*AppendLogResponse)(nil),  // 22: claudehub.runner.v1.AppendLogResponse
+	(*ExchangeRequest)(nil),    // 23: claudehub.runner.v1.ExchangeRequest
+	(*Piece)(nil),              // 24: claudehub.runner.v1.Piece
+	(*Control)(nil),            // 25: claudehub.runner.v1.Control
+	(*ExchangeResponse)(nil),   // 26: claudehub.runner.v1.ExchangeResponse
 }
 var file_runner_wire_runner_proto_depIdxs = []int32{
 	4,  // 0: claudehub.runner.v1.SyncRequest.held:type_name -> claudehub.runner.v1.Held
-	6,  // 1: claudehub.runner.v1.SyncResponse.items:type_name -> claudehub.runner.v1.Item
-	7,  // 2: claudehub.runner.v1.SyncResponse.channels:type_name -> claudehub.runner.v1.Channel
-	12, // 3: claudehub.runner.v1.ValuesResponse.values:type_name -> claudehub.runner.v1.Value
-	23, // 4: claudehub.runner.v1.ExchangeRequest.out:type_name -> claudehub.runner.v1.Piece
-	23, // 5: claudehub.runner.v1.ExchangeResponse.in:type_name -> claudehub.runner.v1.Piece
-	24, // 6: claudehub.runner.v1.ExchangeResponse.controls:type_name -> claudehub.runner.v1.Control
-	0,  // 7: claudehub.runner.v1.RunnerService.Register:input_type -> claudehub.runner.v1.RegisterRequest
-	2,  // 8: claudehub.runner.v1.RunnerService.Hello:input_type -> claudehub.runner.v1.HelloRequest
-	5,  // 9: claudehub.runner.v1.RunnerService.Sync:input_type -> claudehub.runner.v1.SyncRequest
-	9,  // 10: claudehub.runner.v1.RunnerService.Fetch:input_type -> claudehub.runner.v1.FetchRequest
-	11, // 11: claudehub.runner.v1.RunnerService.Values:input_type -> claudehub.runner.v1.ValuesRequest
-	14, // 12: claudehub.runner.v1.RunnerService.CloneToken:input_type -> claudehub.runner.v1.CloneTokenRequest
-	16, // 13: claudehub.runner.v1.RunnerService.EndToken:input_type -> claudehub.runner.v1.EndTokenRequest
-	18, // 14: claudehub.runner.v1.RunnerService.Report:input_type -> claudehub.runner.v1.ReportRequest
-	20, // 15: claudehub.runner.v1.RunnerService.AppendLog:input_type -> claudehub.runner.v1.AppendLogRequest
-	22, // 16: claudehub.runner.v1.RunnerService.Exchange:input_type -> claudehub.runner.v1.ExchangeRequest
-	1,  // 17: claudehub.runner.v1.RunnerService.Register:output_type -> claudehub.runner.v1.RegisterResponse
-	3,  // 18: claudehub.runner.v1.RunnerService.Hello:output_type -> claudehub.runner.v1.HelloResponse
-	8,  // 19: claudehub.runner.v1.RunnerService.Sync:output_type -> claudehub.runner.v1.SyncResponse
-	10, // 20: claudehub.runner.v1.RunnerService.Fetch:output_type -> claudehub.runner.v1.FetchResponse
-	13, // 21: claudehub.runner.v1.RunnerService.Values:output_type -> claudehub.runner.v1.ValuesResponse
-	15, // 22: claudehub.runner.v1.RunnerService.CloneToken:output_type -> claudehub.runner.v1.CloneTokenResponse
-	17, // 23: claudehub.runner.v1.RunnerService.EndToken:output_type -> claudehub.runner.v1.EndTokenResponse
-	19, // 24: claudehub.runner.v1.RunnerService.Report:output_type -> claudehub.runner.v1.ReportResponse
-	21, // 25: claudehub.runner.v1.RunnerService.AppendLog:output_type -> claudehub.runner.v1.AppendLogResponse
-	25, // 26: claudehub.runner.v1.RunnerService.Exchange:output_type -> claudehub.runner.v1.ExchangeResponse
-	17, // [17:27] is the sub-list for method output_type
-	7,  // [7:17] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	6,  // 1: claudehub.runner.v1.SyncRequest.disk:type_name -> claudehub.runner.v1.Disk
+	7,  // 2: claudehub.runner.v1.SyncResponse.items:type_name -> claudehub.runner.v1.Item
+	8,  // 3: claudehub.runner.v1.SyncResponse.channels:type_name -> claudehub.runner.v1.Channel
+	13, // 4: claudehub.runner.v1.ValuesResponse.values:type_name -> claudehub.runner.v1.Value
+	24, // 5: claudehub.runner.v1.ExchangeRequest.out:type_name -> claudehub.runner.v1.Piece
+	24, // 6: claudehub.runner.v1.ExchangeResponse.in:type_name -> claudehub.runner.v1.Piece
+	25, // 7: claudehub.runner.v1.ExchangeResponse.controls:type_name -> claudehub.runner.v1.Control
+	0,  // 8: claudehub.runner.v1.RunnerService.Register:input_type -> claudehub.runner.v1.RegisterRequest
+	2,  // 9: claudehub.runner.v1.RunnerService.Hello:input_type -> claudehub.runner.v1.HelloRequest
+	5,  // 10: claudehub.runner.v1.RunnerService.Sync:input_type -> claudehub.runner.v1.SyncRequest
+	10, // 11: claudehub.runner.v1.RunnerService.Fetch:input_type -> claudehub.runner.v1.FetchRequest
+	12, // 12: claudehub.runner.v1.RunnerService.Values:input_type -> claudehub.runner.v1.ValuesRequest
+	15, // 13: claudehub.runner.v1.RunnerService.CloneToken:input_type -> claudehub.runner.v1.CloneTokenRequest
+	17, // 14: claudehub.runner.v1.RunnerService.EndToken:input_type -> claudehub.runner.v1.EndTokenRequest
+	19, // 15: claudehub.runner.v1.RunnerService.Report:input_type -> claudehub.runner.v1.ReportRequest
+	21, // 16: claudehub.runner.v1.RunnerService.AppendLog:input_type -> claudehub.runner.v1.AppendLogRequest
+	23, // 17: claudehub.runner.v1.RunnerService.Exchange:input_type -> claudehub.runner.v1.ExchangeRequest
+	1,  // 18: claudehub.runner.v1.RunnerService.Register:output_type -> claudehub.runner.v1.RegisterResponse
+	3,  // 19: claudehub.runner.v1.RunnerService.Hello:output_type -> claudehub.runner.v1.HelloResponse
+	9,  // 20: claudehub.runner.v1.RunnerService.Sync:output_type -> claudehub.runner.v1.SyncResponse
+	11, // 21: claudehub.runner.v1.RunnerService.Fetch:output_type -> claudehub.runner.v1.FetchResponse
+	14, // 22: claudehub.runner.v1.RunnerService.Values:output_type -> claudehub.runner.v1.ValuesResponse
+	16, // 23: claudehub.runner.v1.RunnerService.CloneToken:output_type -> claudehub.runner.v1.CloneTokenResponse
+	18, // 24: claudehub.runner.v1.RunnerService.EndToken:output_type -> claudehub.runner.v1.EndTokenResponse
+	20, // 25: claudehub.runner.v1.RunnerService.Report:output_type -> claudehub.runner.v1.ReportResponse
+	22, // 26: claudehub.runner.v1.RunnerService.AppendLog:output_type -> claudehub.runner.v1.AppendLogResponse
+	26, // 27: claudehub.runner.v1.RunnerService.Exchange:output_type -> claudehub.runner.v1.ExchangeResponse
+	18, // [18:28] is the sub-list for method output_type
+	8,  // [8:18] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_runner_wire_runner_proto_init() }
@@ -2002,7 +2080,7 @@ func file_runner_wire_runner_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runner_wire_runner_proto_rawDesc), len(file_runner_wire_runner_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -36,8 +36,16 @@ type Runner struct {
 	CPU          float64        `json:"cpu,omitempty"`    // the most CPUs one Sandbox gets; 0: unknown
 	Memory       int64          `json:"memory,omitempty"` // the most bytes one Sandbox gets; 0: unknown
 	Load         map[string]int `json:"load"`             // what it should run now, by kind
+	Disk         *RunnerDisk    `json:"disk,omitempty"`   // nil: not told to this Hub since it started
 	Missing      []string       `json:"missing,omitempty"`
 	Update       string         `json:"update,omitempty"` // why the Hub can't work with it, and what to do
+}
+
+// RunnerDisk is what a Runner's host has of room.
+type RunnerDisk struct {
+	Builds     int   `json:"builds"`
+	BuildBytes int64 `json:"build_bytes"` // what they take
+	Free       int64 `json:"free"`        // bytes of the file system with the Runner's data folder
 }
 
 // Registration is a token that registers one Runner, once.
