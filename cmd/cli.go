@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -104,24 +103,9 @@ func describe(c *cobra.Command, name string, err error) error {
 		return err
 	}
 	for _, p := range e.Problems {
-		fmt.Fprintln(c.ErrOrStderr(), place(name, p.Line, p.Column)+withCommand(p.Message))
+		fmt.Fprintln(c.ErrOrStderr(), place(name, p.Line, p.Column)+p.Message)
 	}
 	return exitError{exitFailed}
-}
-
-// byCommand is a refusal of the Hub, which names pages, with the command that does the same.
-func byCommand(err error) error {
-	var e *client.Error
-	if errors.As(err, &e) {
-		e.Message = withCommand(e.Message)
-	}
-	return err
-}
-
-var missingShared = regexp.MustCompile(`(the Shared variable (\w+), which doesn't exist; make it first), on the page of Shared variables`)
-
-func withCommand(message string) string {
-	return missingShared.ReplaceAllString(message, "$1, by “claude-hub shared create $2” or on the page of Shared variables")
 }
 
 func place(name string, line, column int) string {

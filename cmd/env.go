@@ -59,7 +59,7 @@ func onRepo(c *cobra.Command, name string, f func(hub *client.Client, repo schem
 	if err != nil {
 		return err
 	}
-	return byCommand(f(hub, repo))
+	return f(hub, repo)
 }
 
 func envShowCommand() *cobra.Command {

@@ -248,7 +248,7 @@ func TestWhatCanBeNoValueIsRefusedWithItsReason(t *testing.T) {
 		{plain("A", "\xff"), nil, "variables.A", "not UTF-8"},
 		{plain("A", "x"), map[string][]byte{"A": []byte(token)}, "variables.A", "isn't Sensitive"},
 		{link("A", "NOWHERE"), map[string][]byte{"A": []byte(token)}, "variables.A", "is a Link"},
-		{link("A", "NOWHERE"), nil, "variables.A", "make it first, on the page of Shared variables"},
+		{link("A", "NOWHERE"), nil, "variables.A", "make it first, by “claude-hub shared create NOWHERE” or on the page of Shared variables"},
 		{envspec.Variable{Name: "A", Sensitive: true, Value: token}, nil, "variables.A", "enter it apart"},
 		{envspec.Variable{Name: "A", Link: "B", Sensitive: true}, nil, "variables.A", "says what it is"},
 		{sensitive("A"), map[string][]byte{"B": []byte(token)}, "variables.B", "no Variable here"},

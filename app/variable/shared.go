@@ -549,7 +549,7 @@ func nearest(tx *store.Tx, name string) (string, error) {
 		}
 	}
 	if len(near) == 0 {
-		return "; make it first, on the page of Shared variables", nil
+		return fmt.Sprintf("; make it first, by “claude-hub shared create %s” or on the page of Shared variables", name), nil
 	}
 	return ". Did you mean " + strings.Replace(list(near), " and ", " or ", 1) + "?", nil
 }
