@@ -279,3 +279,25 @@ func TestManyStartsAndStopsAtOnce(t *testing.T) {
 	wg.Wait()
 	sh(t, start(t, e, "a", s), "true")
 }
+
+// The runtime is started before the disk is ready: one that gets nothing to boot must not stay.
+func TestABootThatFailsBeforeTheRuntimeHasItsSpecLeavesNoProcess(t *testing.T) {
+	t.Parallel()
+	e := testEngine(t)
+	s := testSpec(t, e, "a")
+	s.Binds = append(s.Binds, sandbox.Bind{Folder: "/nowhere/to-be-found", Guest: "/mnt"})
+	if _, err := e.Start(t.Context(), "a", s); err == nil || !strings.Contains(err.Error(), "/nowhere/to-be-found") {
+		t.Fatalf("want an error that names the folder, got %v", err)
+	}
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if b, err := os.ReadFile(f); err == nil && strings.Contains(string(b), e.bundleDir("a")) {
+			t.Errorf("a process is left: %q", b)
+		}
+	}
+	s.Binds = s.Binds[:len(s.Binds)-1]
+	start(t, e, "a", s)
+}

@@ -30,33 +30,74 @@ func (e *Engine) runtimeLog(id sandbox.ID) string {
 	return filepath.Join(e.bundleDir(id), "runtime.log")
 }
 
-// runtimeRun boots the bundle of id and gives the host's pid of its PID 1. The process stays when the engine goes: it
-// has /dev/null and the agent's listener, and nothing of ours.
-func (e *Engine) runtimeRun(ctx context.Context, id sandbox.ID, s *specs.Spec) (int, error) {
+// waiting is one run of the OCI runtime that waits for what to boot.
+type waiting struct {
+	e    *Engine
+	id   sandbox.ID
+	cmd  *exec.Cmd
+	spec *os.File // what it waits for
+}
+
+// runtimeStart starts the runtime for the bundle of id before it is known what to boot: it takes some milliseconds to come to
+// where it reads that, which the disk is prepared in. It reads from a pipe, so that it gives up when this process is gone. The
+// caller calls either run or giveUp.
+func (e *Engine) runtimeStart(ctx context.Context, id sandbox.ID) (*waiting, error) {
 	dir := e.bundleDir(id)
-	if err := writeJSON(filepath.Join(dir, "config.json"), s, false); err != nil {
-		return 0, err
-	}
 	listener, err := e.listen(id)
+	if err != nil {
+		return nil, err
+	}
+	defer listener.Close()
+	theirs, ours, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	config := filepath.Join(dir, "config.json")
+	if err := os.Remove(config); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, errors.Join(err, ours.Close())
+	}
+	if err := os.Symlink("/proc/self/fd/4", config); err != nil {
+		return nil, errors.Join(err, ours.Close())
+	}
+	// The runtime itself closes the descriptors behind the preserved one before it runs anything of the Sandbox.
+	cmd := exec.CommandContext(ctx, tool(e.cfg.Runtime), e.runtimeArgs(id, "run", "--detach", "--preserve-fds", "1",
+		"--pid-file", e.pidFile(id), "--bundle", dir, string(id))...)
+	cmd.Env = append(os.Environ(), "GOGC=off") // it lives for 50 ms, 2 of which it would spend on collecting garbage
+	cmd.ExtraFiles = []*os.File{listener, theirs}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s can't boot the Sandbox: %w", e.cfg.Runtime, err), ours.Close())
+	}
+	return &waiting{e: e, id: id, cmd: cmd, spec: ours}, nil
+}
+
+// run boots s and gives the host's pid of its PID 1. The process stays when the engine goes: it has /dev/null and the agent's
+// listener, and nothing of ours.
+func (r *waiting) run(s *specs.Spec) (int, error) {
+	// One that ended already says more of it than the pipe does.
+	err := errors.Join(json.NewEncoder(r.spec).Encode(s), r.spec.Close())
+	if ended := r.cmd.Wait(); ended != nil {
+		return 0, fmt.Errorf("%s can't boot the Sandbox: %w: %s", r.e.cfg.Runtime, ended, r.e.runtimeErrors(r.id))
+	}
 	if err != nil {
 		return 0, err
 	}
-	defer listener.Close()
-	pidFile := filepath.Join(dir, "pid")
-	cmd := exec.CommandContext(ctx, tool(e.cfg.Runtime), e.runtimeArgs(id, "run", "--detach", "--preserve-fds", "1",
-		"--pid-file", pidFile, "--bundle", dir, string(id))...)
-	cmd.Env = append(os.Environ(), "GOGC=off") // it lives for 50 ms, 2 of which it would spend on collecting garbage
-	cmd.ExtraFiles = []*os.File{listener}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Run(); err != nil {
-		return 0, fmt.Errorf("%s can't boot the Sandbox: %w: %s", e.cfg.Runtime, err, e.runtimeErrors(id))
-	}
-	b, err := os.ReadFile(pidFile)
+	b, err := os.ReadFile(r.e.pidFile(r.id))
 	if err != nil {
 		return 0, err
 	}
 	return strconv.Atoi(strings.TrimSpace(string(b)))
 }
+
+// giveUp ends a runtime that got nothing to boot.
+func (r *waiting) giveUp() {
+	r.spec.Close()
+	r.cmd.Process.Kill() //nolint:errcheck // it has ended, then
+	r.cmd.Wait()         //nolint:errcheck // nothing was asked of it
+}
+
+func (e *Engine) pidFile(id sandbox.ID) string { return filepath.Join(e.bundleDir(id), "pid") }
 
 // listen makes the agent's socket. Its folder is the host's alone and the Sandbox gets the listener, no path: a path
 // inside could be replaced by a link that the Runner follows (facts/sandbox.md §2.1).

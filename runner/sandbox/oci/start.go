@@ -52,6 +52,15 @@ func (e *Engine) boot(ctx context.Context, id sandbox.ID, s sandbox.Spec) (*box,
 	if err := os.MkdirAll(e.bundleDir(id), 0o711); err != nil {
 		return nil, err
 	}
+	rt, err := e.runtimeStart(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if rt != nil {
+			rt.giveUp()
+		}
+	}()
 	p := plan{spec: s, folders: map[string]string{}, cgroup: e.cgroups.path(id)}
 	if err := e.prepareDisk(ctx, id, &p); err != nil {
 		return nil, err
@@ -83,7 +92,8 @@ func (e *Engine) boot(ctx context.Context, id sandbox.ID, s sandbox.Spec) (*box,
 	if err != nil {
 		return nil, err
 	}
-	pid, err := e.runtimeRun(ctx, id, cfg)
+	pid, err := rt.run(cfg)
+	rt = nil
 	if err != nil {
 		return nil, err
 	}
