@@ -270,7 +270,9 @@ func (r *runner) stop() {
 }
 
 func (r *runner) Held() []*wire.Held { return nil }
-func (r *runner) Disk() *wire.Disk   { return &wire.Disk{Builds: 2, BuildBytes: 3 << 20, FreeBytes: 5 << 30} }
+func (r *runner) Disk() *wire.Disk {
+	return &wire.Disk{Builds: 2, BuildBytes: 3 << 20, FreeBytes: 5 << 30}
+}
 
 func (r *runner) take(items []*wire.Item, channels []*wire.Channel) {
 	r.mu.Lock()
