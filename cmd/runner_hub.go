@@ -59,13 +59,13 @@ func runnerListCommand() *cobra.Command {
 				if r.Online {
 					state = "online"
 				}
-				disk := ""
+				builds, free := "", ""
 				if d := r.Disk; d != nil {
-					disk = fmt.Sprintf("%d builds in %s, %s free", d.Builds, imageSize(d.BuildBytes), imageSize(d.Free))
+					builds, free = fmt.Sprintf("%d (%s)", d.Builds, imageSize(d.BuildBytes)), imageSize(d.Free)
 				}
-				rows = append(rows, []string{r.Name, state, r.Platform, r.Version, disk, r.Update})
+				rows = append(rows, []string{r.Name, state, r.Platform, r.Version, builds, free, r.Update})
 			}
-			return printTable(c, "NAME|STATE|PLATFORM|VERSION|DISK|NOTE", rows)
+			return printTable(c, "NAME|STATE|PLATFORM|VERSION|BUILDS|DISK FREE|NOTE", rows)
 		},
 	}
 	outputFlag(c, &output)
