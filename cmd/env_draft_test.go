@@ -178,9 +178,9 @@ func TestDotenvFilesAreImportedWithAPreview(t *testing.T) {
 	}
 	kinds := map[string]string{}
 	for _, v := range h.draft(g).Variables {
-		kinds[v.Name] = kindOf(v)
+		kinds[v.Name] = v.Kind()
 	}
-	if len(kinds) != 5 || kinds["NPM_TOKEN"] != kindSensitive || kinds["NODE_ENV"] != kindPlain || kinds["DATABASE_PASSWORD"] != kindSensitive {
+	if len(kinds) != 5 || kinds["NPM_TOKEN"] != envspec.KindSensitive || kinds["NODE_ENV"] != envspec.KindPlain || kinds["DATABASE_PASSWORD"] != envspec.KindSensitive {
 		t.Errorf("kinds: %v", kinds)
 	}
 	h.ok("database-pass", "env", "variable", "set", "DATABASE_PASSWORD")

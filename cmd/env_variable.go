@@ -110,23 +110,6 @@ func short(value string) string {
 	return value
 }
 
-// Kinds of a Variable as an answer names them.
-const (
-	kindPlain     = "plain"
-	kindSensitive = "sensitive"
-	kindLink      = "link"
-)
-
-func kindOf(v envspec.Variable) string {
-	switch {
-	case v.Link != "":
-		return kindLink
-	case v.Sensitive:
-		return kindSensitive
-	}
-	return kindPlain
-}
-
 // editDraft changes the newest draft, or begins one, and saves it. Somebody else's save between the two is taken as what is
 // changed: edit is called again then, on the newer draft.
 func editDraft(c *cobra.Command, hub *client.Client, repo schema.Repo, edit func(*envspec.Spec, map[string]schema.Value) error) (schema.Draft, error) {
@@ -246,26 +229,26 @@ func (s *setting) run(c *cobra.Command, hub *client.Client, repo schema.Repo) er
 		return s.absent(c, hub, repo)
 	}
 	if s.kind = s.was; s.plain {
-		s.kind = kindPlain
+		s.kind = envspec.KindPlain
 	} else if s.sensitive {
-		s.kind = kindSensitive
+		s.kind = envspec.KindSensitive
 	}
 	others := s.noted || s.ticked || s.to != ""
 	switch {
-	case s.kind == kindSensitive && s.inline != nil:
+	case s.kind == envspec.KindSensitive && s.inline != nil:
 		return onCommandLine(s.name)
 	case s.kind == s.was && others && s.inline == nil && s.file == "":
-	case s.kind == kindLink:
+	case s.kind == envspec.KindLink:
 		return fmt.Errorf("%s is a Link, whose value is kept with its Shared variable. To change it there: claude-hub shared set NAME. To make it a Variable of "+
 			"its own, say --plain or --sensitive", s.name)
 	case s.inline != nil:
 		s.value = []byte(*s.inline)
 	default:
-		if s.value, err = readValue(c, s.name, s.file, s.kind == kindSensitive); err != nil {
+		if s.value, err = readValue(c, s.name, s.file, s.kind == envspec.KindSensitive); err != nil {
 			return err
 		}
 	}
-	if s.value != nil && s.kind == kindSensitive && s.was == kindSensitive {
+	if s.value != nil && s.kind == envspec.KindSensitive && s.was == envspec.KindSensitive {
 		entered, err := s.enter(c, hub, repo)
 		if err != nil {
 			return err
@@ -294,7 +277,9 @@ func (s *setting) absent(c *cobra.Command, hub *client.Client, repo schema.Repo)
 		if err != nil {
 			return err
 		}
-		if slices.ContainsFunc(current, func(v schema.Variable) bool { return v.Name == s.name && v.Kind == kindSensitive && v.Status == "lost" }) {
+		if slices.ContainsFunc(current, func(v schema.Variable) bool {
+			return v.Name == s.name && v.Kind == envspec.KindSensitive && v.Status == "lost"
+		}) {
 			if s.inline != nil {
 				return onCommandLine(s.name)
 			}
@@ -331,12 +316,12 @@ func (s *setting) edit(spec *envspec.Spec, given map[string]schema.Value) error 
 	case i < 0:
 		spec.Variables = append(spec.Variables, envspec.Variable{Name: s.name})
 		i = len(spec.Variables) - 1
-	case kindOf(spec.Variables[i]) != s.was:
+	case spec.Variables[i].Kind() != s.was:
 		return fmt.Errorf("somebody changed what %s is in the draft at the same moment; nothing was saved", s.name)
 	}
 	v := &spec.Variables[i]
 	if s.kind != s.was {
-		*v = envspec.Variable{Name: s.name, Sensitive: s.kind == kindSensitive, Note: v.Note, Build: v.Build && s.kind == kindSensitive}
+		*v = envspec.Variable{Name: s.name, Sensitive: s.kind == envspec.KindSensitive, Note: v.Note, Build: v.Build && s.kind == envspec.KindSensitive}
 	}
 	if s.noted {
 		v.Note = s.note
@@ -349,7 +334,7 @@ func (s *setting) edit(spec *envspec.Spec, given map[string]schema.Value) error 
 	}
 	switch {
 	case s.value == nil:
-	case s.kind == kindSensitive:
+	case s.kind == envspec.KindSensitive:
 		given[v.Name] = schema.ValueOf(s.value)
 	default:
 		v.Value = string(s.value)

@@ -168,20 +168,20 @@ func (in *importing) names(entries []dotenv.Entry, partly bool) error {
 func (in *importing) decide(entries []dotenv.Entry, spec envspec.Spec) []imported {
 	list := make([]imported, 0, len(entries))
 	for _, e := range entries {
-		out := imported{Line: e.Line, Name: e.Name, Kind: kindPlain, Bytes: len(e.Value), Notes: slices.Clone(e.Notes), value: e.Value, Status: "new"}
+		out := imported{Line: e.Line, Name: e.Name, Kind: envspec.KindPlain, Bytes: len(e.Value), Notes: slices.Clone(e.Notes), value: e.Value, Status: "new"}
 		guessed := e.Sensitive
 		i := indexOf(spec, e.Name)
 		if i >= 0 && spec.Variables[i].Link == "" { // what it is already is no guess
 			guessed = spec.Variables[i].Sensitive
 		}
 		if (guessed || slices.Contains(in.sensitive, e.Name) || slices.Contains(in.build, e.Name)) && !slices.Contains(in.plain, e.Name) {
-			out.Kind = kindSensitive
+			out.Kind = envspec.KindSensitive
 		}
-		out.AtBuild = out.Kind == kindPlain || slices.Contains(in.build, e.Name)
+		out.AtBuild = out.Kind == envspec.KindPlain || slices.Contains(in.build, e.Name)
 		if i >= 0 {
 			in.meet(&out, spec.Variables[i])
 		}
-		if out.Kind == kindSensitive && out.Status != "kept" {
+		if out.Kind == envspec.KindSensitive && out.Status != "kept" {
 			in.sensitiveValue(&out)
 		}
 		list = append(list, out)
@@ -191,11 +191,11 @@ func (in *importing) decide(entries []dotenv.Entry, spec envspec.Spec) []importe
 
 // meet decides about a name that the draft has.
 func (in *importing) meet(out *imported, has envspec.Variable) {
-	out.AtBuild = out.AtBuild || out.Kind == kindSensitive && has.Build
+	out.AtBuild = out.AtBuild || out.Kind == envspec.KindSensitive && has.Build
 	switch {
-	case out.Kind == kindPlain && kindOf(has) == kindPlain && has.Value == out.value:
+	case out.Kind == envspec.KindPlain && has.Kind() == envspec.KindPlain && has.Value == out.value:
 		out.Status = "same"
-	case out.Kind == kindSensitive && kindOf(has) == kindSensitive && out.value == "":
+	case out.Kind == envspec.KindSensitive && has.Kind() == envspec.KindSensitive && out.value == "":
 		out.keeps, out.Status = true, "same"
 		out.Notes = append(out.Notes, "the file has no value: the one it has stays")
 		if out.AtBuild != has.Build {
@@ -207,7 +207,7 @@ func (in *importing) meet(out *imported, has envspec.Variable) {
 		out.Status = "kept"
 	default:
 		out.Status = "conflict"
-		out.Notes = append(out.Notes, "the draft has it as "+kindOf(has))
+		out.Notes = append(out.Notes, "the draft has it as "+has.Kind())
 	}
 }
 
@@ -255,10 +255,10 @@ func put(spec *envspec.Spec, given map[string]schema.Value, list []imported) (ch
 			i = len(spec.Variables) - 1
 		}
 		v := &spec.Variables[i]
-		if kindOf(*v) != e.Kind {
-			*v = envspec.Variable{Name: e.Name, Sensitive: e.Kind == kindSensitive, Note: v.Note}
+		if envspec.Variable.Kind(*v) != e.Kind {
+			*v = envspec.Variable{Name: e.Name, Sensitive: e.Kind == envspec.KindSensitive, Note: v.Note}
 		}
-		if e.Kind == kindPlain {
+		if e.Kind == envspec.KindPlain {
 			v.Value = e.value
 			continue
 		}
@@ -286,7 +286,7 @@ func (in *importing) print(c *cobra.Command, list []imported, problems envspec.P
 	for _, e := range list {
 		count[e.Status]++
 		value := short(e.value)
-		if e.Kind == kindSensitive {
+		if e.Kind == envspec.KindSensitive {
 			value = fmt.Sprintf("hidden, %d bytes", e.Bytes)
 		}
 		rows = append(rows, []string{fmt.Sprint(e.Line), e.Name, e.Kind, yesNo(e.AtBuild), value, e.Status, strings.Join(e.Notes, "; ")})

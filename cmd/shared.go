@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/handlers/api/client"
 	"github.com/claude-hub/claude-hub/handlers/api/schema"
 )
@@ -43,9 +44,9 @@ Repos that you have no access to are only counted.`,
 			}
 			rows := make([][]string, 0, len(all))
 			for _, s := range all {
-				v := schema.Variable{Kind: kindPlain, Value: s.Value, Status: s.Status, Digest: s.Digest}
+				v := schema.Variable{Kind: envspec.KindPlain, Value: s.Value, Status: s.Status, Digest: s.Digest}
 				if s.Sensitive {
-					v.Kind = kindSensitive
+					v.Kind = envspec.KindSensitive
 				}
 				rows = append(rows, []string{s.Name, v.Kind, shown(v), since(s.SetAt), s.SetBy, linkedBy(s.Users), oneLine(s.Note)})
 			}

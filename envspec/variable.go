@@ -27,6 +27,24 @@ func (v Variable) AtBuild() bool { return v.Build || v.Plain() }
 // Plain says that it is neither Sensitive nor a Link.
 func (v Variable) Plain() bool { return !v.Sensitive && v.Link == "" }
 
+// Kinds of a Variable, as answers and forms name them.
+const (
+	KindPlain     = "plain"
+	KindSensitive = "sensitive"
+	KindLink      = "link"
+)
+
+// Kind is which of the three it is.
+func (v Variable) Kind() string {
+	switch {
+	case v.Link != "":
+		return KindLink
+	case v.Sensitive:
+		return KindSensitive
+	}
+	return KindPlain
+}
+
 // Detach returns s as it is stored: without the values of Plain Variables, which ValueID names. s is left as it is.
 func Detach(s Spec) Spec {
 	s.Variables = slices.Clone(s.Variables)

@@ -11,6 +11,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/app/variable"
+	"github.com/claude-hub/claude-hub/envspec"
 )
 
 // SharedRow is a Shared variable in a list.
@@ -60,7 +61,7 @@ type addSharedPage struct {
 func (p addSharedPage) Kind(kind string) bool { return p.Form.Value("kind") == kind }
 
 func (w *Web) addSharedPage(rw http.ResponseWriter, r *http.Request, _ access.Person) error {
-	p := addSharedPage{Page: w.page(r, "Add a Shared variable"), Form: Form{Values: map[string]string{"kind": kindSensitive}}}
+	p := addSharedPage{Page: w.page(r, "Add a Shared variable"), Form: Form{Values: map[string]string{"kind": envspec.KindSensitive}}}
 	p.Section = "shared"
 	return w.render(rw, r, http.StatusOK, "add-shared", p)
 }
@@ -69,10 +70,10 @@ func (w *Web) addSharedPage(rw http.ResponseWriter, r *http.Request, _ access.Pe
 func typedShared(in posted, form *Form) (value []byte, sensitive, retype bool) {
 	text, given, both := in.input("value")
 	_, isFile := in.files["value-file"]
-	sensitive = in.Get("kind") != kindPlain
-	form.Values["kind"] = kindPlain
+	sensitive = in.Get("kind") != envspec.KindPlain
+	form.Values["kind"] = envspec.KindPlain
 	if sensitive {
-		form.Values["kind"] = kindSensitive
+		form.Values["kind"] = envspec.KindSensitive
 	}
 	if retype = given && (sensitive || isFile); !retype {
 		form.Values["value"] = text
@@ -152,9 +153,9 @@ func (w *Web) sharedOnePage(r *http.Request, who access.Person) (sharedOnePage, 
 		return p, err
 	}
 	p.Row = SharedRow{s, users, sharedPath(s.Name)}
-	kind := kindPlain
+	kind := envspec.KindPlain
 	if s.Sensitive {
-		kind = kindSensitive
+		kind = envspec.KindSensitive
 	}
 	p.Value.Values = map[string]string{"kind": kind, "value": s.Value}
 	p.Note.Values = map[string]string{"note": s.Note}
@@ -205,9 +206,9 @@ func sharedConflicts(p sharedOnePage, what string) (all []FieldConflict) {
 	}
 	switch what {
 	case "value":
-		saved := map[string]string{"kind": kindPlain, "value": p.Row.Value}
+		saved := map[string]string{"kind": envspec.KindPlain, "value": p.Row.Value}
 		if p.Row.Sensitive {
-			saved["kind"] = kindSensitive
+			saved["kind"] = envspec.KindSensitive
 		}
 		add("Kind", words("kind", saved), words("kind", p.Value.Values))
 		add("Value", words("value", saved), words("value", p.Value.Values))
@@ -222,7 +223,7 @@ func words(field string, form map[string]string) string {
 	switch v := form[field]; {
 	case field == "kind":
 		return sentenceCase(v)
-	case form["kind"] == kindSensitive:
+	case form["kind"] == envspec.KindSensitive:
 		return "hidden"
 	default:
 		return v

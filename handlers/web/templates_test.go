@@ -72,9 +72,9 @@ func everyPage(now time.Time) map[string][]any {
 			{Name: "F", Link: hostile, Sensitive: true, Status: variable.Set, SetAt: now}, {Name: "G", Link: "X", Status: variable.Lost}, {Name: "H", Link: "X", Status: variable.Missing},
 		})
 	lacking := lackingOf(moving.Repo, []variable.State{{Name: "D", Status: variable.Lost}, {Name: "E", Status: variable.Missing}, {Name: "F", Link: hostile, Status: variable.Lost}, {Name: "G", Link: "X", Status: variable.Missing}})
-	named := Form{Values: map[string]string{"name": hostile, "kind": kindSensitive, "value": hostile, "link": hostile, "build": "on", "note": hostile, "text": hostile}, General: hostile,
+	named := Form{Values: map[string]string{"name": hostile, "kind": envspec.KindSensitive, "value": hostile, "link": hostile, "build": "on", "note": hostile, "text": hostile}, General: hostile,
 		Errors: []FieldError{{"name", hostile}, {"kind", hostile}, {"value", hostile}, {"link", hostile}, {"build", hostile}, {"note", hostile}, {"text", hostile}}}
-	plain := Form{Values: map[string]string{"kind": kindPlain, "value": "\n" + hostile}}
+	plain := Form{Values: map[string]string{"kind": envspec.KindPlain, "value": "\n" + hostile}}
 	shared := SharedRow{variable.Shared{Name: hostile, Note: hostile, Sensitive: true, Status: variable.Set, Digest: "0123abcd", SetAt: now, SetBy: hostile, CreatedAt: now, CreatedBy: hostile}, variable.Users{Repos: []access.Repo{{Name: hostile}}, Hidden: 2}, sharedPath(hostile)}
 	lost, open := shared, shared
 	lost.Status = variable.Lost
@@ -84,10 +84,10 @@ func everyPage(now time.Time) map[string][]any {
 	diff := envspec.Compare(envspec.Spec{Image: "a", Bootstrap: "one\ntwo\n", Variables: []envspec.Variable{{Name: "A"}}}, spec)
 	pages := map[string][]any{
 		"variable": {
-			variablePage{Page: inRepo("environment"), Form: Form{Values: map[string]string{"kind": kindPlain}}, Action: "/x"},
+			variablePage{Page: inRepo("environment"), Form: Form{Values: map[string]string{"kind": envspec.KindPlain}}, Action: "/x"},
 			variablePage{Page: moving, Form: named, Old: hostile, Base: 3, Mark: "m", Was: named.Values, Before: variables[2], Shared: []string{"X", hostile}, Conflict: true, Theirs: conflicts, Taken: []TakenField{{"Note", hostile}}, Retype: true, Action: "/x"},
 			variablePage{Page: moving, Form: plain, Old: "A", Before: variables[0], Shared: []string{"X"}, Action: "/x"},
-			variablePage{Page: moving, Form: Form{Values: map[string]string{"kind": kindLink, "link": "GONE"}}, Gone: true, Action: "/x"},
+			variablePage{Page: moving, Form: Form{Values: map[string]string{"kind": envspec.KindLink, "link": "GONE"}}, Gone: true, Action: "/x"},
 		},
 		"delete-variable": {deleteVariablePage{Page: moving, Name: hostile, AtBuild: true}, deleteVariablePage{Page: inRepo("environment"), Name: hostile}},
 		"value":           {valuePage{Page: inRepo("environment"), Name: hostile}, valuePage{Page: moving, Name: "A", Form: named, Retype: true}},
@@ -107,7 +107,7 @@ func everyPage(now time.Time) map[string][]any {
 		},
 		"shared":          {sharedPage{Page: inShared}, sharedPage{Page: inShared, Rows: []SharedRow{shared, lost, open}, Lost: 1}, sharedPage{Page: inShared, Rows: []SharedRow{lost, lost}, Lost: 2}},
 		"add-shared":      {addSharedPage{Page: inShared}, addSharedPage{Page: inShared, Form: named, Retype: true}, addSharedPage{Page: inShared, Form: plain}},
-		"shared-variable": {sharedOnePage{Page: inShared, Row: shared}, sharedOnePage{Page: inShared, Row: lost, Value: Form{Values: map[string]string{"kind": kindSensitive}, Errors: []FieldError{{"value", hostile}}}, Retype: true}, sharedOnePage{Page: inShared, Row: open, Value: plain, Note: Form{General: hostile}, Rename: Form{Errors: []FieldError{{"name", hostile}}}}},
+		"shared-variable": {sharedOnePage{Page: inShared, Row: shared}, sharedOnePage{Page: inShared, Row: lost, Value: Form{Values: map[string]string{"kind": envspec.KindSensitive}, Errors: []FieldError{{"value", hostile}}}, Retype: true}, sharedOnePage{Page: inShared, Row: open, Value: plain, Note: Form{General: hostile}, Rename: Form{Errors: []FieldError{{"name", hostile}}}}},
 		"delete-shared":   {deleteSharedPage{Page: inShared, Row: shared}, deleteSharedPage{Page: inShared, Row: open}, deleteSharedPage{Page: moving, Row: SharedRow{lost.Shared, variable.Users{}, lost.Path}}},
 		"error":           {errorPage{Page: base, Status: 404, Message: hostile}, errorPage{Page: Page{Title: "T"}, Status: 500, Message: "x"}},
 		"not-sent":        {notSentPage{Page: Page{Title: "T", DevLogin: true, Release: "1.2.3"}}},

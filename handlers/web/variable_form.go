@@ -18,7 +18,7 @@ import (
 var variableInputs = []string{"name", "kind", "value", "link", "build", "note"}
 
 func variableForm(v envspec.Variable) map[string]string {
-	m := map[string]string{"name": v.Name, "kind": kindOf(v), "value": v.Value, "link": v.Link, "build": "", "note": v.Note}
+	m := map[string]string{"name": v.Name, "kind": v.Kind(), "value": v.Value, "link": v.Link, "build": "", "note": v.Note}
 	if v.Build {
 		m["build"] = "on"
 	}
@@ -74,7 +74,7 @@ func (w *Web) variablePage(r *http.Request, g access.Grant, name string) (variab
 	if name != "" {
 		title = name
 	}
-	p := variablePage{Page: w.repoPage(r, g, "environment", title), Old: name, Form: Form{Values: map[string]string{"kind": kindPlain}}}
+	p := variablePage{Page: w.repoPage(r, g, "environment", title), Old: name, Form: Form{Values: map[string]string{"kind": envspec.KindPlain}}}
 	p.Action = environmentPath(g) + "/add-variable"
 	env, err := w.d.Environments.Get(r.Context(), g)
 	if err != nil {
@@ -154,19 +154,19 @@ func (t typedVariable) variable(
 	if err := envspec.CheckNote(v.Note); err != nil {
 		wrong["note"] = err.Error()
 	}
-	if t.both && t.form["kind"] != kindLink {
+	if t.both && t.form["kind"] != envspec.KindLink {
 		wrong["value"] = "there is a text and a file: give one of them"
 	}
-	if t.again && t.form["kind"] != kindLink {
+	if t.again && t.form["kind"] != envspec.KindLink {
 		wrong["value"] = giveAgain
 	}
 	switch t.form["kind"] {
-	case kindLink:
+	case envspec.KindLink:
 		v.Link, v.Build, v.ValueID = t.form["link"], t.form["build"] != "", ""
 		if v.Link == "" {
 			wrong["link"] = "choose the Shared variable that it is"
 		}
-	case kindSensitive:
+	case envspec.KindSensitive:
 		v.Sensitive, v.Build = true, t.form["build"] != ""
 		switch {
 		case t.given && t.value == "":
@@ -176,7 +176,7 @@ func (t typedVariable) variable(
 		case !t.again && (isNew || !before.Sensitive):
 			wrong["value"] = noSensitive(false)
 		}
-	case kindPlain:
+	case envspec.KindPlain:
 		v.Value = t.value
 		if before.Plain() && !isNew && !t.isFile {
 			v.Value = kept(before.Value, t.value)
@@ -287,7 +287,7 @@ func variableFault(f *fault.Error, name, kind string) *fault.Error {
 	out.Fields = map[string]string{}
 	for field, message := range f.Fields {
 		switch {
-		case field == "variables."+name && kind == kindLink:
+		case field == "variables."+name && kind == envspec.KindLink:
 			field = "link"
 		case field == "variables."+name:
 			field = "value"

@@ -3,6 +3,8 @@ package web
 import (
 	"maps"
 	"strings"
+
+	"github.com/claude-hub/claude-hub/envspec"
 )
 
 // typedHere is no input: in a form that is compared it says how a value came that its text doesn't show.
@@ -13,10 +15,10 @@ const typedHere = "value-given"
 // that a value was given which has to be given again.
 func (t typedVariable) merge(theirs, was map[string]string) (conflicts []FieldConflict, taken []TakenField, again bool) {
 	form, theirs := t.form, maps.Clone(theirs)
-	exposes := was["kind"] == kindPlain && form["kind"] == kindPlain && theirs["kind"] == kindSensitive && (t.isFile || saidWhat(form) != saidWhat(was))
+	exposes := was["kind"] == envspec.KindPlain && form["kind"] == envspec.KindPlain && theirs["kind"] == envspec.KindSensitive && (t.isFile || saidWhat(form) != saidWhat(was))
 	switch {
-	case form["kind"] == kindLink:
-	case t.isFile || t.again || exposes, form["kind"] == kindSensitive && t.given:
+	case form["kind"] == envspec.KindLink:
+	case t.isFile || t.again || exposes, form["kind"] == envspec.KindSensitive && t.given:
 		form[typedHere] = "yours"
 		theirs[typedHere] = "theirs" // whether two Sensitive values are the same is not for a page to say
 	}
@@ -36,13 +38,13 @@ func (t typedVariable) merge(theirs, was map[string]string) (conflicts []FieldCo
 	case takesWhat:
 		again = false
 	case exposes: // what they made Sensitive stays so, and what was given meanwhile isn't shown, unless somebody decides otherwise
-		form["kind"], again = kindSensitive, true
-		taken = append(taken, TakenField{"Kind", sentenceCase(kindSensitive)})
+		form["kind"], again = envspec.KindSensitive, true
+		taken = append(taken, TakenField{"Kind", sentenceCase(envspec.KindSensitive)})
 	}
 	if again {
 		form["value"] = ""
 	}
-	if form["kind"] != kindPlain && theirs["kind"] != kindPlain { // a Plain one has no choice there
+	if form["kind"] != envspec.KindPlain && theirs["kind"] != envspec.KindPlain { // a Plain one has no choice there
 		c, k := threeWay([]compared{{"Available at build", saidBuild, func(to, from map[string]string) { to["build"] = from["build"] }}}, form, theirs, was)
 		conflicts, taken = append(conflicts, c...), append(taken, k...)
 	}
@@ -51,16 +53,16 @@ func (t typedVariable) merge(theirs, was map[string]string) (conflicts []FieldCo
 
 // retype tells that a value was given which the form can't be shown with: a file's, or a Sensitive one.
 func (t typedVariable) retype() bool {
-	return t.again || t.isFile || t.given && t.form["kind"] != kindPlain
+	return t.again || t.isFile || t.given && t.form["kind"] != envspec.KindPlain
 }
 
 // saidWhat is what a Variable's form says of kind and value, as a person reads it.
 func saidWhat(form map[string]string) string {
 	given := form[typedHere]
 	switch form["kind"] {
-	case kindLink:
+	case envspec.KindLink:
 		return "Link to the Shared variable " + form["link"]
-	case kindSensitive:
+	case envspec.KindSensitive:
 		switch given {
 		case "yours":
 			return "Sensitive, with the value that you gave (hidden)"

@@ -20,23 +20,6 @@ import (
 	"github.com/claude-hub/claude-hub/envspec"
 )
 
-// The kinds of a Variable, as forms have them.
-const (
-	kindPlain     = "plain"
-	kindSensitive = "sensitive"
-	kindLink      = "link"
-)
-
-func kindOf(v envspec.Variable) string {
-	switch {
-	case v.Link != "":
-		return kindLink
-	case v.Sensitive:
-		return kindSensitive
-	}
-	return kindPlain
-}
-
 // VariableRow is a Variable in a list.
 type VariableRow struct {
 	Name, Kind, Note string
@@ -61,7 +44,7 @@ func rowsOf(vars []envspec.Variable, states []variable.State) []VariableRow {
 	rows := make([]VariableRow, 0, len(vars))
 	for _, v := range vars {
 		row := VariableRow{
-			Name: v.Name, Kind: kindOf(v), Note: v.Note, Link: v.Link, Hidden: v.Sensitive, AtBuild: v.AtBuild(), Status: variable.Set,
+			Name: v.Name, Kind: v.Kind(), Note: v.Note, Link: v.Link, Hidden: v.Sensitive, AtBuild: v.AtBuild(), Status: variable.Set,
 		}
 		if v.Plain() {
 			row.Value = brief(v.Value)
@@ -362,7 +345,7 @@ func (w *Web) enterValue(rw http.ResponseWriter, r *http.Request, g access.Grant
 	err = w.d.Environments.Enter(r.Context(), g, name, []byte(value))
 	var f *fault.Error
 	if errors.As(err, &f) && f.Code != fault.NotFound {
-		form.take(variableFault(f, name, kindSensitive), "value")
+		form.take(variableFault(f, name, envspec.KindSensitive), "value")
 		return w.showValue(rw, r, g, statusOf(f), form, true)
 	}
 	if err != nil {
