@@ -57,7 +57,7 @@ func TestValuesArriveByteForByteAndOnlyWhereTheyBelong(t *testing.T) {
 		plain("PATH_LIKE", "${APP_NAME}", "p3"),
 		plain("LANG", "POSIX", "p4"),
 		sensitive("PEM", pemValue, "s1", true),
-		sensitive("LARGE", strings.Repeat("0123456789abcdef", secret.Max/16-1)+"fedcba987654321\n", "s2", true),
+		sensitive("LARGE", strings.Repeat("aLargeValue64KiB", secret.Max/16-1)+"itsLastLineEnds\n", "s2", true),
 		sensitive("JSON", `{"a":["b c d e f g"],"q":"\"'$"}`, "s3", false),
 	}
 	w.owner.give("", values...)
@@ -108,13 +108,14 @@ func TestValuesArriveByteForByteAndOnlyWhereTheyBelong(t *testing.T) {
 	term.until(sum(values[5].Value))
 	term.until("<***>")
 	if out := w.sh(session, `printf '%s\n' "$JSON" "$PEM"; echo "$LARGE" | head -c 3000; tr '\0' '\n' </proc/self/environ`); strings.Contains(out, "b c d e") || strings.Contains(out, "MHcC") ||
-		strings.Contains(out, "89abcdef01") {
+		strings.Contains(out, "64KiBaLarge") {
 		t.Errorf("an exec shows %.400q", out)
 	}
-	w.noneOnDisk("MHcCAQEEIB1n0tAReALk3yJustA7estF0rClaudeHubXoAoGCCqGSM49", `{"a":["b c d e f g"]`, "89abcdef0123456789abcdef", "LARGE=")
+	w.noneOnDisk("MHcCAQEEIB1n0tAReALk3yJustA7estF0rClaudeHubXoAoGCCqGSM49", `{"a":["b c d e f g"]`, "Value64KiBaLargeValue64KiB", "LARGE=")
 }
 
-// noneOnDisk fails when one of these stands in any file of the Runner's, its disks included, or on a command line.
+// noneOnDisk fails when one of these stands in any file of the Runner's, its disks included, or on a command line of this
+// machine: values must be ones that no other test shows.
 func (w *world) noneOnDisk(values ...string) {
 	w.t.Helper()
 	if w.onDisk("sha256sum") == nil {
@@ -130,7 +131,7 @@ func (w *world) noneOnDisk(values ...string) {
 		b, _ := os.ReadFile(f)
 		for _, v := range values {
 			if strings.Contains(string(b), v) {
-				w.t.Errorf("the command line of %s holds a value", f)
+				w.t.Errorf("%s holds %.40q: %.200q", f, v, b)
 			}
 		}
 	}
