@@ -33,12 +33,13 @@ func openApp(cfg fileConfig) (*github.App, error) {
 }
 
 // introduce says in the log which GitHub App the Hub is, and what it lacks. GitHub may be away: then it says that.
-func introduce(ctx context.Context, app *github.App, cfg fileConfig, log zerolog.Logger) {
+func introduce(ctx context.Context, holder *github.Holder, cfg fileConfig, log zerolog.Logger) {
+	app, none := holder.App()
 	switch {
-	case app == nil && !devMode(cfg):
+	case none != nil && !devMode(cfg):
 		log.Warn().Msg("the Hub has no GitHub App (section github of the config) and is not in dev mode (keys dev.login and dev.repos): nobody can sign in and nothing is cloned")
 		return
-	case app == nil:
+	case none != nil:
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)

@@ -27,7 +27,7 @@ import (
 type hub struct {
 	url      string
 	cfg      fileConfig
-	app      *github.App // nil: none in the config
+	app      *github.Holder // the App of the config; none if that names none
 	db       *store.DB
 	seal     *seal.Service
 	gate     *access.Gate
@@ -59,7 +59,7 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	h := &hub{cfg: cfg, app: app, db: db, log: log, stopping: make(chan struct{})}
+	h := &hub{cfg: cfg, app: github.NewHolder(app), db: db, log: log, stopping: make(chan struct{})}
 	// Before anything writes: a Hub that can't open what is sealed leaves the database as it is.
 	h.seal = seal.New(db, keys, seal.Columns())
 	if err := h.seal.Start(ctx, hubName()); err != nil {
@@ -78,11 +78,7 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	if h.gate, err = access.Open(ctx, db, access.Options{DevLogin: cfg.Dev.Login, DevRepos: repos}); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	fleetOptions := fleet.Options{LogLimit: int64(cfg.Hub.LogLimit), Version: version, Log: log}
-	if app != nil {
-		fleetOptions.Tokens = token.Of(app, log)
-	}
-	h.fleet = fleet.New(db, fleetOptions)
+	h.fleet = fleet.New(db, fleet.Options{LogLimit: int64(cfg.Hub.LogLimit), Version: version, Tokens: token.Of(h.app, log), Log: log})
 	h.vault = variable.New(db, h.seal, h.gate)
 	h.env = environment.New(db, h.fleet, h.vault, environment.Options{TestDeadline: cfg.Hub.TestDeadline, NoHostCredentials: !devMode(cfg)})
 	h.sessions = session.New(db, h.env, h.fleet, session.Options{IdleAfter: cfg.Hub.IdleAfter, DiskSize: int64(cfg.Hub.SessionDisk)})

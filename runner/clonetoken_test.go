@@ -105,7 +105,7 @@ func installOnly(t *testing.T, gh *githubtest.Server) *installed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i.app = &minting{Source: token.Of(a, zerolog.Nop())}
+	i.app = &minting{Source: token.Of(github.NewHolder(a), zerolog.Nop())}
 	i.world = newWorld(t, i.app)
 	i.owner.repo = i.repo.ID
 	return i

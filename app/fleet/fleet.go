@@ -127,7 +127,7 @@ type Options struct {
 	Version     string        // of claude-hub, for the sentences of Hello
 	MinProtocol int32         // of Runners; the version before wire.Protocol
 	MaxProtocol int32         // wire.Protocol
-	Tokens      Tokens        // for clones; nil: this Hub has no GitHub App
+	Tokens      Tokens        // for clones; nil: this Hub never has a GitHub App
 	Log         zerolog.Logger
 }
 

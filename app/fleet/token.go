@@ -25,6 +25,9 @@ func (Token) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("[hidden]")) }
 func (Token) MarshalText() ([]byte, error) { return []byte("[hidden]"), nil }
 
 // Tokens makes the tokens that Runners clone with. It stores and logs none. May be called from many goroutines.
+//
+// Whether the Hub has a GitHub App is a matter of the moment: one is set up, changed or lost while the Hub runs. While there
+// is none, Mint answers with the sentence NoApp and Revoke fails.
 type Tokens interface {
 	// Mint makes a token that reads the contents of exactly one Repo, or says in a sentence for a person why there is none.
 	Mint(ctx context.Context, repo int64) (t Token, refused string)
@@ -51,7 +54,9 @@ const (
 	maxToken = 1 << 10
 )
 
-const noApp = "This Repo isn't cloned: the Hub has no GitHub App (section github of its config), and is not in dev mode (keys dev.login and dev.repos)."
+// NoApp is why nothing is cloned with a token while the Hub has no GitHub App.
+const NoApp = "This Repo isn't cloned: the Hub has no GitHub App. Its operator sets one up on the Hub's set-up page, or in the section github " +
+	"of its config. Without one, only Repos of dev.repos are cloned, in dev mode (keys dev.login and dev.repos)."
 
 // CloneToken makes a token for the Repo of an assignment, for a Runner that is about to clone it, with the errors of
 // Values. Each call makes another one. It is in no table and no log; that one was made, for which Repo and which assignment,
@@ -74,7 +79,7 @@ func (f *Fleet) CloneToken(ctx context.Context, runner string, q *wire.CloneToke
 	case err != nil:
 		return nil, err
 	case f.o.Tokens == nil && refused == "":
-		refused = noApp
+		refused = NoApp
 	}
 	if until, ok := f.minted.take(q.GetId(), f.now()); refused == "" && !ok {
 		refused = fmt.Sprintf("This Runner has asked for %d tokens to clone one Repo within %s. It gets more from %s UTC.", manyTokens, tokenWindow, until.UTC().Format("15:04:05"))

@@ -11,22 +11,26 @@ import (
 	"github.com/claude-hub/claude-hub/app/github"
 )
 
-// Source makes tokens. It keeps none.
+// Source makes tokens with the App that the Hub is at that moment. It keeps none.
 type Source struct {
-	app *github.App
-	log zerolog.Logger
+	holder *github.Holder
+	log    zerolog.Logger
 }
 
 var _ fleet.Tokens = (*Source)(nil)
 
-// Of makes tokens with app. log gets why there is none, and never a token.
-func Of(app *github.App, log zerolog.Logger) *Source {
-	return &Source{app: app, log: log.With().Str("part", "token").Logger()}
+// Of makes tokens with the App of holder. log gets why there is none, and never a token.
+func Of(holder *github.Holder, log zerolog.Logger) *Source {
+	return &Source{holder: holder, log: log.With().Str("part", "token").Logger()}
 }
 
 // Mint makes a token for exactly one Repo that may read its contents and nothing else.
 func (s *Source) Mint(ctx context.Context, repo int64) (fleet.Token, string) {
-	t, err := s.app.Mint(ctx, github.RepoID(repo))
+	app, err := s.holder.App()
+	if err != nil {
+		return fleet.Token{}, fleet.NoApp
+	}
+	t, err := app.Mint(ctx, github.RepoID(repo))
 	if err == nil {
 		return fleet.Token{Text: t.Reveal(), Expires: t.Expires}, ""
 	}
@@ -36,13 +40,17 @@ func (s *Source) Mint(ctx context.Context, repo int64) (fleet.Token, string) {
 	}
 	s.log.Warn().Int64("repo", repo).Str("kind", string(e.Kind)).Str("detail", e.Detail).Msg("no token for a clone")
 	says := "There is no token to clone with. " + e.Message
-	if slug := s.app.Slug(); e.Kind == github.NotInstalled && slug != "" {
-		says += " Install it: " + s.app.Endpoints().InstallURL(slug, "")
+	if slug := app.Slug(); e.Kind == github.NotInstalled && slug != "" {
+		says += " Install it: " + app.Endpoints().InstallURL(slug, "")
 	}
 	return fleet.Token{}, says
 }
 
 // Revoke ends a token.
 func (s *Source) Revoke(ctx context.Context, token string) error {
-	return s.app.Revoke(ctx, github.Token{Secret: github.NewSecret(token)})
+	app, err := s.holder.App()
+	if err != nil {
+		return err
+	}
+	return app.Revoke(ctx, github.Token{Secret: github.NewSecret(token)})
 }

@@ -26,6 +26,7 @@ type scene struct {
 	repo, other githubtest.Repo
 	inst        githubtest.Installation
 	app         *github.App
+	holder      *github.Holder
 	source      *token.Source
 	log         bytes.Buffer
 }
@@ -50,7 +51,8 @@ func setScene(t *testing.T, gh *githubtest.Server) *scene {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.source = token.Of(s.app, zerolog.New(&s.log))
+	s.holder = github.NewHolder(s.app)
+	s.source = token.Of(s.holder, zerolog.New(&s.log))
 	return s
 }
 
@@ -162,4 +164,24 @@ func TestWhyThereIsNoTokenIsASentence(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestTheAppMayComeAndGoWhileTheHubRuns(t *testing.T) {
+	t.Parallel()
+	checked.Both(t, func(t *testing.T, gh *githubtest.Server) {
+		s := setScene(t, gh)
+		tok := s.minted(t)
+		s.holder.Set(nil)
+		if none, refused := s.source.Mint(t.Context(), s.repo.ID); none.Text != "" || refused != fleet.NoApp {
+			t.Errorf("without an App: %q", refused)
+		}
+		if err := s.source.Revoke(t.Context(), tok.Text); !github.NoApp.Is(err) {
+			t.Errorf("without an App: %v", err)
+		}
+		s.holder.Set(s.app)
+		s.minted(t)
+		if err := s.source.Revoke(t.Context(), tok.Text); err != nil {
+			t.Error(err)
+		}
+	})
 }
