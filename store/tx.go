@@ -34,7 +34,7 @@ func (t *Tx) Context() context.Context { return t.ctx }
 
 // Exec runs a statement and says how many rows it changed.
 func (t *Tx) Exec(q string, a ...any) (int64, error) {
-	args, err := t.ready(a)
+	args, err := t.ready(q, a)
 	if err != nil {
 		return 0, err
 	}
@@ -48,7 +48,7 @@ func (t *Tx) Exec(q string, a ...any) (int64, error) {
 
 // Row runs a query whose first row counts. The error, ErrNotFound if there is no row, comes with Scan.
 func (t *Tx) Row(q string, a ...any) Row {
-	args, err := t.ready(a)
+	args, err := t.ready(q, a)
 	if err != nil {
 		return Row{err: err}
 	}
@@ -72,7 +72,7 @@ func (r Row) Scan(dest ...any) error {
 
 // Rows runs a query. Close the rows, and look at their Err, before the transaction's next statement; All does both.
 func (t *Tx) Rows(q string, a ...any) (*sql.Rows, error) {
-	args, err := t.ready(a)
+	args, err := t.ready(q, a)
 	if err != nil {
 		return nil, err
 	}
@@ -144,8 +144,20 @@ func (t *Tx) end() {
 	}
 }
 
+type toldKey struct{}
+
+// Told is ctx under which f is told of each statement, by its text, before it runs: also of those that fail, and again
+// when a Write is run again. It is how tests show that two requests do the same work. f may be called by several
+// goroutines.
+func Told(ctx context.Context, f func(statement string)) context.Context {
+	return context.WithValue(ctx, toldKey{}, f)
+}
+
 // ready converts arguments, and refuses to go on in a transaction that PostgreSQL would refuse to go on in.
-func (t *Tx) ready(a []any) ([]any, error) {
+func (t *Tx) ready(q string, a []any) ([]any, error) {
+	if told, ok := t.ctx.Value(toldKey{}).(func(string)); ok {
+		told(q)
+	}
 	if t.failed != nil {
 		return nil, fmt.Errorf("an earlier statement of this transaction failed: %w", t.failed)
 	}

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -139,6 +140,29 @@ func drop(t testing.TB, url, schema string) {
 	}); err != nil {
 		t.Logf("schema %s stays behind: %v", schema, err)
 	}
+}
+
+// Statements are what was asked of the database under a context.
+type Statements struct {
+	mu  sync.Mutex
+	all []string
+}
+
+// Watch is ctx under which all statements are kept.
+func Watch(ctx context.Context) (context.Context, *Statements) {
+	s := &Statements{}
+	return store.Told(ctx, func(statement string) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.all = append(s.all, statement)
+	}), s
+}
+
+// All of them so far, in order, each as its text.
+func (s *Statements) All() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.all)
 }
 
 // Clock is a DB's clock that moves only when told to.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -44,6 +45,36 @@ func TestClockMovesOnlyWhenTold(t *testing.T) {
 	if got := db.Now().Sub(before); got != 90*time.Second {
 		t.Errorf("the clock moved by %s, want 90s", got)
 	}
+}
+
+func TestStatementsAreWatchedUnderTheirContextOnly(t *testing.T) {
+	t.Parallel()
+	storetest.Each(t, func(t *testing.T, db *store.DB) {
+		const read, write = `SELECT count(*) FROM store_state`, `UPDATE store_state SET epoch = epoch`
+		ctx, seen := storetest.Watch(t.Context())
+		one := func(ctx context.Context) {
+			t.Helper()
+			var n int
+			if err := db.Read(ctx, func(tx *store.Tx) error { return tx.Row(read).Scan(&n) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		one(t.Context())
+		one(ctx)
+		if err := db.Write(context.WithoutCancel(ctx), func(tx *store.Tx) error {
+			if _, err := tx.Exec(write); err != nil {
+				return err
+			}
+			_, err := store.All(tx, store.Scan1[int], read)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		// A Write may ask something of its own first; what was given to it comes last.
+		if got := seen.All(); len(got) < 3 || got[0] != read || !slices.Equal(got[len(got)-2:], []string{write, read}) {
+			t.Errorf("seen %q", got)
+		}
+	})
 }
 
 // TestServerEndsWithItsTestProcess kills a test process that has a server, and looks for what it leaves behind.
