@@ -29,6 +29,7 @@ var arrows = map[string]string{
 	"app/access":      "store app/github app/audit app/fault",
 	"app/fleet":       "store app/audit app/fault runner/wire runner/redact",
 	"app/token":       "app/github app/fleet",
+	"app/checks":      "store app/github runner/redact",
 	"app/variable":    "store envspec app/seal app/access app/github app/audit app/fault runner/wire runner/redact",
 	"app/environment": "store envspec app/access app/github app/variable app/fleet app/audit app/fault runner/wire",
 	"app/session":     "store app/access app/github app/environment app/variable app/fleet app/audit app/fault runner/wire",
