@@ -23,6 +23,8 @@ type Service struct {
 	fleet *fleet.Fleet
 	vault *variable.Vault
 	o     Options
+
+	watchers []Watcher
 }
 
 // Options of a Service; zero values are the defaults.

@@ -140,10 +140,18 @@ func (s *Service) progress(tx *store.Tx, test TestBuild, detail wire.TestBuildDe
 	if err != nil {
 		return fmt.Errorf("encode detail: %w", err)
 	}
-	if _, err := tx.Exec(progressSQL, test.ID, Running, string(encoded)); err != nil {
+	n, err := tx.Exec(progressSQL, test.ID, Running, string(encoded))
+	if err != nil {
 		return fmt.Errorf("save progress of Test build %s: %w", test.ID, err)
 	}
-	return s.wake(tx, test)
+	if n == 0 {
+		return nil
+	}
+	repo, err := s.repo(tx, test.environment)
+	if err != nil {
+		return err
+	}
+	return s.changed(tx, repo, test.ID)
 }
 
 func (s *Service) finish(tx *store.Tx, test TestBuild, state string, detail wire.TestBuildDetail) error {
@@ -175,17 +183,10 @@ func (s *Service) finish(tx *store.Tx, test TestBuild, state string, detail wire
 	if err != nil {
 		return err
 	}
-	tx.Wake(TopicOf(repo))
-	return audit.Record(tx, audit.Entry{Who: "system: Runner's report", Repo: int64(repo.ID), Action: "test-build." + state, Subject: test.ID})
-}
-
-func (s *Service) wake(tx *store.Tx, test TestBuild) error {
-	repo, err := s.repo(tx, test.environment)
-	if err != nil {
+	if err := s.changed(tx, repo, test.ID); err != nil {
 		return err
 	}
-	tx.Wake(TopicOf(repo))
-	return nil
+	return audit.Record(tx, audit.Entry{Who: "system: Runner's report", Repo: int64(repo.ID), Action: "test-build." + state, Subject: test.ID})
 }
 
 // Lost ends a Test build whose deadline passed or whose Runner is silent. That is final: the fence rises, and what

@@ -98,7 +98,9 @@ func (s *Service) Test(ctx context.Context, g access.Grant, rev int64, runner st
 			return fmt.Errorf("read Test build: %w", err)
 		}
 		test.Spec = draft.Spec
-		tx.Wake(TopicOf(g.Repo()))
+		if err := s.changed(tx, g.Repo(), id); err != nil {
+			return err
+		}
 		return audit.Record(tx, audit.Entry{Who: g.Actor(), Repo: int64(g.Repo().ID), Action: "test-build.start", Subject: id,
 			Detail: map[string]any{"revision": rev, "runner": on.ID}})
 	})
@@ -134,7 +136,9 @@ func (s *Service) Cancel(ctx context.Context, g access.Grant, id string) error {
 		if _, err := s.fleet.Change(tx, test.assignment, fleet.Stop, tx.Now().Add(cancelGrace)); err != nil {
 			return err
 		}
-		tx.Wake(TopicOf(g.Repo()))
+		if err := s.changed(tx, g.Repo(), id); err != nil {
+			return err
+		}
 		return audit.Record(tx, audit.Entry{Who: g.Actor(), Repo: int64(g.Repo().ID), Action: "test-build.cancel", Subject: id})
 	})
 }
