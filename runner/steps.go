@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"time"
@@ -69,6 +70,9 @@ func (w *worker) test(ctx context.Context, rec record) error {
 			return err
 		}
 		marks := rec.Marks
+		if p.Proposal != nil && marks.Key == "" {
+			w.stream.Mark("%s", proposal(p))
+		}
 		job := &build.Job{ID: w.id, Recipe: p.Recipe, Values: values, Token: w.cloneToken, Log: w.stream, Track: w.track, Marks: &marks}
 		job.Save = func() error {
 			w.mu.Lock()
@@ -96,6 +100,19 @@ func (w *worker) test(ctx context.Context, rec record) error {
 		return w.afresh(ctx)
 	}
 	return w.endTest(ctx, now, err)
+}
+
+// proposal is the first line of the log of what a pull request proposes: which commit said what is built, and which one it is
+// tried on.
+func proposal(p wire.TestBuild) string {
+	s := fmt.Sprintf("pull request #%d proposes this Environment at commit %s", p.Proposal.PullRequest, p.Proposal.Commit)
+	if p.Proposal.Branch != "" {
+		s += "; it is tested on the default branch of " + p.Repo.Name + ", which was at " + p.Proposal.Branch + " when this was asked for"
+	}
+	if p.Proposal.Withheld {
+		s += "; it comes from a fork, so Sensitive values and Links are withheld"
+	}
+	return s
 }
 
 func (w *worker) isListed() bool {

@@ -86,7 +86,9 @@ func checked(spec envspec.Spec) (envspec.Spec, error) {
 type write struct {
 	spec   envspec.Spec
 	before []envspec.Variable // whose values come before those of the draft and the current version
+	after  []envspec.Variable // and after them
 	action string
+	number int // of the pull request whose draft it is; Web
 	detail map[string]any
 }
 
@@ -157,12 +159,15 @@ func atBase(env Environment, base int64) error {
 	return nil
 }
 
+// anyRevision is for who names what they mean by a commit.
+const anyRevision = -1
+
 // draftAt is the draft at revision rev.
 func draftAt(env Environment, rev int64) (Draft, error) {
 	if env.Draft == nil {
 		return Draft{}, fault.New(fault.Refused, "This Repo has no draft yet. Save one first.")
 	}
-	if env.Draft.Revision != rev {
+	if rev != anyRevision && env.Draft.Revision != rev {
 		return Draft{}, conflict(env.Draft, "%s saved this draft meanwhile: it is at revision %d, you asked for %d. Look at it and ask again.",
 			env.Draft.UpdatedBy, env.Draft.Revision, rev)
 	}
@@ -177,6 +182,7 @@ func (s *Service) writeDraft(tx *store.Tx, env Environment, w write, given varia
 	if env.Current != nil {
 		before = append(before, env.Current.Spec.Variables...)
 	}
+	before = append(before, w.after...)
 	kept, err := s.vault.Keep(tx, env.ID, before, w.spec, given, who)
 	if err != nil {
 		return Draft{}, err
@@ -192,7 +198,8 @@ func (s *Service) writeDraft(tx *store.Tx, env Environment, w write, given varia
 	id := ""
 	if env.Draft == nil {
 		id = store.NewID()
-		if _, err := tx.Exec(insertDraftSQL, id, env.ID, env.discarded+1, encoded, key, now, who); err != nil {
+		source, ref := place(w.number)
+		if _, err := tx.Exec(insertDraftSQL, id, env.ID, source, ref, env.discarded+1, encoded, key, now, who); err != nil {
 			return Draft{}, fmt.Errorf("save draft: %w", err)
 		}
 	} else {
@@ -208,7 +215,7 @@ func (s *Service) writeDraft(tx *store.Tx, env Environment, w write, given varia
 	if err := s.vault.Hold(tx, env.ID, id, kept); err != nil {
 		return Draft{}, err
 	}
-	d, err := s.readDraft(tx, env.ID)
+	d, err := s.readDraft(tx, env.ID, w.number)
 	if err != nil {
 		return Draft{}, err
 	}
@@ -235,7 +242,7 @@ func replaced(before, after []envspec.Variable) []envspec.Variable {
 	})
 }
 
-// Web names the web draft among the Specs of Sides.
+// Web names the web draft where a number of a version, or of a pull request, names another one.
 const Web = 0
 
 // Sides reads the Specs of versions, by their numbers, and of the draft, which Web names, in one snapshot: what a diff

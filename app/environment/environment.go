@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/claude-hub/claude-hub/app/access"
@@ -68,6 +69,11 @@ type Draft struct {
 	TestKey   envspec.Key
 	UpdatedAt time.Time
 	UpdatedBy string // login
+
+	// Of the draft of a pull request: its number, the commit that it was read at, and whether that comes from a fork.
+	PullRequest int
+	Commit      string
+	Fork        bool
 }
 
 // Version is an applied Spec. It never changes. The Spec has the values of its Plain Variables, unless it came from ByID.
@@ -80,7 +86,7 @@ type Version struct {
 	ImageDigest string // what was tested: the image stays pinned to it
 	TestBuild   string // id of the Test build that passed
 	Message     string
-	Source      string // "web"
+	Source      string // "web", or "commit" and the commit that its file was read at
 	AppliedAt   time.Time
 	AppliedBy   string // login
 	environment string
@@ -109,7 +115,7 @@ func (s *Service) get(tx *store.Tx, g access.Grant) (Environment, error) {
 	if err != nil {
 		return Environment{}, fmt.Errorf("read Environment: %w", err)
 	}
-	if env.Draft, err = s.readDraft(tx, env.ID); err != nil {
+	if env.Draft, err = s.readDraft(tx, env.ID, Web); err != nil {
 		return Environment{}, err
 	}
 	if current > 0 {
@@ -125,11 +131,13 @@ func (s *Service) get(tx *store.Tx, g access.Grant) (Environment, error) {
 	return env, nil
 }
 
-func (s *Service) readDraft(tx *store.Tx, env string) (*Draft, error) {
-	var d Draft
+// readDraft reads the web draft, or that of a pull request.
+func (s *Service) readDraft(tx *store.Tx, env string, number int) (*Draft, error) {
+	d := Draft{PullRequest: number}
 	var spec string
 	var updated int64
-	err := tx.Row(draftSQL, env).Scan(&d.ID, &d.Revision, &spec, &d.TestKey, &updated, &d.UpdatedBy)
+	source, ref := place(number)
+	err := tx.Row(draftSQL, env, source, ref).Scan(&d.ID, &d.Revision, &spec, &d.TestKey, &updated, &d.Commit, &d.Fork, &d.UpdatedBy)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, nil
 	}
@@ -144,6 +152,14 @@ func (s *Service) readDraft(tx *store.Tx, env string) (*Draft, error) {
 	}
 	d.UpdatedAt = time.UnixMilli(updated)
 	return &d, nil
+}
+
+// place is where a draft is stored: number is Web, or a pull request's.
+func place(number int) (source, ref string) {
+	if number == Web {
+		return "web", ""
+	}
+	return "pull-request", strconv.Itoa(number)
 }
 
 // encode is a Spec as it is stored and sent to Runners: without a value.

@@ -36,15 +36,15 @@ func (s *Service) Payload(_ context.Context, tx *store.Tx, a fleet.Assignment) (
 	if err != nil {
 		return nil, err
 	}
-	spec, err := encode(test.Spec)
+	spec, err := encode(test.given())
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(wire.TestBuild{
-		ID:     test.ID,
-		Recipe: wire.Recipe{Environment: test.environment, Spec: json.RawMessage(spec)},
-		Repo:   s.WireRepo(repo),
-	})
+	out := wire.TestBuild{ID: test.ID, Recipe: wire.Recipe{Environment: test.environment, Spec: json.RawMessage(spec)}, Repo: s.WireRepo(repo)}
+	if test.PullRequest != Web {
+		out.Proposal = &wire.Proposal{PullRequest: test.PullRequest, Commit: test.Commit, Branch: test.branch, Withheld: test.Withheld}
+	}
+	return json.Marshal(out)
 }
 
 // WireRepo is what a Runner is told of a Repo.
@@ -104,7 +104,7 @@ func (s *Service) Values(_ context.Context, tx *store.Tx, a fleet.Assignment) ([
 	if err != nil {
 		return nil, "", fmt.Errorf("read Test build %s: %w", a.Subject, err)
 	}
-	return s.Resolve(tx, test.environment, test.Spec, "This Test build can't run")
+	return s.Resolve(tx, test.environment, test.given(), "This Test build can't run")
 }
 
 // Observe takes a report of a Test build's Runner. A final state is reached once; what comes after it changes nothing.

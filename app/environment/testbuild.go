@@ -42,7 +42,14 @@ type TestBuild struct {
 	ImageDigest string
 	BuildKey    envspec.Key
 
-	environment, assignment string
+	// Of a draft that a pull request proposes: its number and the commit that was read. The Repo itself is cloned at its
+	// default branch, whose commit Detail names.
+	PullRequest int
+	Commit      string
+	// Withheld: it comes from a fork, so it ran without Sensitive values and Links, and doesn't count for Apply.
+	Withheld bool
+
+	environment, assignment, branch string
 }
 
 // Final tells that nothing about it changes any more.
@@ -54,7 +61,6 @@ func (s *Service) Test(ctx context.Context, g access.Grant, rev int64, runner st
 	if runner == "" {
 		return TestBuild{}, fault.Field("runner", "Choose the Runner that the Test build should run on.")
 	}
-	id := store.NewID()
 	var test TestBuild
 	err := s.db.Write(ctx, func(tx *store.Tx) error {
 		env, err := s.get(tx, g)
@@ -65,46 +71,69 @@ func (s *Service) Test(ctx context.Context, g access.Grant, rev int64, runner st
 		if err != nil {
 			return err
 		}
-		if err := s.testable(tx, env, draft.Spec); err != nil {
-			return err
-		}
-		on, err := s.fleet.Pick(tx, fleet.Filter{Runner: runner, Only: s.Runners(g.Repo(), draft.Spec)})
-		if err != nil {
-			return err
-		}
-		twin, err := scanTest(tx.Row(runningTestSQL, env.ID, string(draft.TestKey), on.ID).Scan)
-		if err == nil {
-			return fault.New(fault.Refused, "A Test build of exactly this draft is already %s on %s (%s). Wait for it or cancel it.", twin.State, on.Name, twin.ID)
-		} else if !errors.Is(err, store.ErrNotFound) {
-			return fmt.Errorf("look for a running Test build: %w", err)
-		}
-		spec, err := encode(draft.Spec)
-		if err != nil {
-			return err
-		}
-		a, err := s.fleet.Assign(tx, fleet.Assignment{
-			Runner: on.ID, Subject: id, Kind: wire.KindTestBuild, Want: fleet.Run, Deadline: tx.Now().Add(s.o.TestDeadline),
-		})
-		if err != nil {
-			return err
-		}
-		if _, err := tx.Exec(insertTestSQL, id, env.ID, draft.Revision, spec, string(draft.TestKey), on.ID, a.ID, tx.Now().UnixMilli(), g.Actor()); err != nil {
-			return fmt.Errorf("save Test build: %w", err)
-		}
-		if err := s.vault.Hold(tx, env.ID, id, draft.Spec); err != nil {
-			return err
-		}
-		if test, err = scanTest(tx.Row(testSQL, env.ID, id).Scan); err != nil {
-			return fmt.Errorf("read Test build: %w", err)
-		}
-		test.Spec = draft.Spec
-		if err := s.changed(tx, g.Repo(), id); err != nil {
-			return err
-		}
-		return audit.Record(tx, audit.Entry{Who: g.Actor(), Repo: int64(g.Repo().ID), Action: "test-build.start", Subject: id,
-			Detail: map[string]any{"revision": rev, "runner": on.ID}})
+		test, err = s.start(tx, g, env, draft, start{runner: runner})
+		return err
 	})
 	return test, err
+}
+
+// start is how a Test build begins.
+type start struct {
+	runner string
+	branch string // the commit of the default branch at that moment, where it is known
+}
+
+func (s *Service) start(tx *store.Tx, g access.Grant, env Environment, draft Draft, o start) (TestBuild, error) {
+	withheld := draft.Fork && draft.withholds()
+	given := draft.Spec
+	if withheld {
+		given = withhold(given)
+	}
+	if err := s.testable(tx, env, given); err != nil {
+		return TestBuild{}, err
+	}
+	on, err := s.fleet.Pick(tx, fleet.Filter{Runner: o.runner, Only: s.Runners(g.Repo(), draft.Spec)})
+	if err != nil {
+		return TestBuild{}, err
+	}
+	twin, err := scanTest(tx.Row(runningTestSQL, env.ID, string(draft.TestKey), on.ID, withheld).Scan)
+	if err == nil {
+		return TestBuild{}, fault.New(fault.Refused, "A Test build of exactly this draft is already %s on %s (%s). Wait for it or cancel it.", twin.State, on.Name, twin.ID)
+	} else if !errors.Is(err, store.ErrNotFound) {
+		return TestBuild{}, fmt.Errorf("look for a running Test build: %w", err)
+	}
+	spec, err := encode(draft.Spec)
+	if err != nil {
+		return TestBuild{}, err
+	}
+	id := store.NewID()
+	a, err := s.fleet.Assign(tx, fleet.Assignment{
+		Runner: on.ID, Subject: id, Kind: wire.KindTestBuild, Want: fleet.Run, Deadline: tx.Now().Add(s.o.TestDeadline),
+	})
+	if err != nil {
+		return TestBuild{}, err
+	}
+	if _, err := tx.Exec(insertTestSQL, id, env.ID, draft.Revision, spec, string(draft.TestKey), on.ID, a.ID, tx.Now().UnixMilli(), g.Actor(),
+		draft.PullRequest, draft.Commit, o.branch, withheld); err != nil {
+		return TestBuild{}, fmt.Errorf("save Test build: %w", err)
+	}
+	if err := s.vault.Hold(tx, env.ID, id, draft.Spec); err != nil {
+		return TestBuild{}, err
+	}
+	test, err := scanTest(tx.Row(testSQL, env.ID, id).Scan)
+	if err != nil {
+		return TestBuild{}, fmt.Errorf("read Test build: %w", err)
+	}
+	test.Spec = draft.Spec
+	if err := s.changed(tx, g.Repo(), id); err != nil {
+		return TestBuild{}, err
+	}
+	entry := audit.Entry{Who: g.Actor(), Repo: int64(g.Repo().ID), Action: "test-build.start", Subject: id,
+		Detail: map[string]any{"revision": draft.Revision, "runner": on.ID}}
+	if draft.PullRequest != Web {
+		entry.Detail["pull_request"], entry.Detail["commit"] = draft.PullRequest, draft.Commit
+	}
+	return test, audit.Record(tx, entry)
 }
 
 // testable refuses what no Test build can prove: a Spec that lacks values, or asks for what Sandboxes don't do yet.
@@ -126,21 +155,25 @@ func (s *Service) Cancel(ctx context.Context, g access.Grant, id string) error {
 		if err != nil {
 			return err
 		}
-		n, err := tx.Exec(cancelSQL, id, g.Actor())
-		if err != nil {
-			return fmt.Errorf("cancel Test build: %w", err)
-		}
-		if n == 0 {
-			return nil
-		}
-		if _, err := s.fleet.Change(tx, test.assignment, fleet.Stop, tx.Now().Add(cancelGrace)); err != nil {
-			return err
-		}
-		if err := s.changed(tx, g.Repo(), id); err != nil {
-			return err
-		}
-		return audit.Record(tx, audit.Entry{Who: g.Actor(), Repo: int64(g.Repo().ID), Action: "test-build.cancel", Subject: id})
+		return s.cancel(tx, g, test)
 	})
+}
+
+func (s *Service) cancel(tx *store.Tx, g access.Grant, test TestBuild) error {
+	n, err := tx.Exec(cancelSQL, test.ID, g.Actor())
+	if err != nil {
+		return fmt.Errorf("cancel Test build: %w", err)
+	}
+	if n == 0 {
+		return nil
+	}
+	if _, err := s.fleet.Change(tx, test.assignment, fleet.Stop, tx.Now().Add(cancelGrace)); err != nil {
+		return err
+	}
+	if err := s.changed(tx, g.Repo(), test.ID); err != nil {
+		return err
+	}
+	return audit.Record(tx, audit.Entry{Who: g.Actor(), Repo: int64(g.Repo().ID), Action: "test-build.cancel", Subject: test.ID})
 }
 
 // TestBuild reads one.
@@ -207,7 +240,7 @@ func scanTest(scan func(...any) error) (TestBuild, error) {
 	var spec, detail string
 	var created, finished int64
 	err := scan(&t.ID, &t.environment, &t.Revision, &spec, &t.TestKey, &t.Runner, &t.assignment, &t.State, &t.CancelledBy,
-		&created, &t.CreatedBy, &finished, &detail, &t.ImageDigest, &t.BuildKey)
+		&created, &t.CreatedBy, &finished, &detail, &t.ImageDigest, &t.BuildKey, &t.PullRequest, &t.Commit, &t.branch, &t.Withheld)
 	if err != nil {
 		return TestBuild{}, err
 	}

@@ -78,6 +78,10 @@ func (s *Service) decide(tx *store.Tx, env Environment) (Verdict, error) {
 
 // untested says why a draft that no Test build passed for can't be applied, and what to do about it.
 func (s *Service) untested(tx *store.Tx, env Environment) (string, error) {
+	if env.Draft.Fork && env.Draft.withholds() {
+		return "This draft comes from a fork, so its Test builds run without Sensitive values and Links, and don't count. " +
+			"Once it is merged, it needs a passing Test build with them.", nil
+	}
 	const needs = "This draft needs a passing Test build of exactly what it says now"
 	newest, err := scanTest(tx.Row(newestTestSQL, env.ID, string(env.Draft.TestKey)).Scan)
 	if errors.Is(err, store.ErrNotFound) {
@@ -119,53 +123,60 @@ func (s *Service) Apply(ctx context.Context, g access.Grant, rev int64, message 
 		if err != nil {
 			return err
 		}
-		verdict, err := s.decide(tx, env)
-		if err != nil {
-			return err
-		}
-		if !verdict.OK {
-			return fault.New(fault.Refused, "%s", verdict.Reason)
-		}
-		before := 0
-		if env.Current != nil {
-			before = env.Current.Number
-		}
-		spec, err := encode(draft.Spec)
-		if err != nil {
-			return err
-		}
-		id := store.NewID()
-		if _, err := tx.Exec(insertVersionSQL, id, env.ID, before+1, spec, string(draft.TestKey), string(verdict.buildKey), verdict.imageDigest,
-			verdict.test, store.Text(message), tx.Now().UnixMilli(), g.Actor()); err != nil {
-			if store.IsUnique(err) {
-				return fault.New(fault.Conflict, "Somebody else applied a version at the same moment. Look at it and apply again.")
-			}
-			return fmt.Errorf("save version: %w", err)
-		}
-		n, err := tx.Exec(setCurrentSQL, env.ID, before, before+1)
-		if err != nil {
-			return fmt.Errorf("make version %d current: %w", before+1, err)
-		}
-		if n != 1 {
-			return fault.New(fault.Conflict, "Somebody else applied a version at the same moment. Look at it and apply again.")
-		}
-		if err := s.vault.Hold(tx, env.ID, id, draft.Spec); err != nil {
-			return err
-		}
-		if env.Current != nil {
-			if err := s.vault.Release(tx, env.Current.ID); err != nil {
-				return err
-			}
-		}
-		if version, err = scanVersion(tx.Row(versionByIDSQL, id).Scan); err != nil {
-			return fmt.Errorf("read version: %w", err)
-		}
-		version.Spec = draft.Spec
-		tx.Wake(TopicOf(g.Repo()))
-		return audit.Record(tx, audit.Entry{Who: g.Actor(), Repo: int64(g.Repo().ID), Action: "version.apply", Subject: id,
-			Detail: map[string]any{"number": before + 1, "test_build": verdict.test}})
+		version, err = s.make(tx, g, env, draft, "web", message)
+		return err
 	})
 	return version, err
+}
+
+// make makes a version of a draft, in the transaction that found that it can be one.
+func (s *Service) make(tx *store.Tx, g access.Grant, env Environment, draft Draft, source, message string) (Version, error) {
+	verdict, err := s.decide(tx, env)
+	if err != nil {
+		return Version{}, err
+	}
+	if !verdict.OK {
+		return Version{}, fault.New(fault.Refused, "%s", verdict.Reason)
+	}
+	before := 0
+	if env.Current != nil {
+		before = env.Current.Number
+	}
+	spec, err := encode(draft.Spec)
+	if err != nil {
+		return Version{}, err
+	}
+	id := store.NewID()
+	if _, err := tx.Exec(insertVersionSQL, id, env.ID, before+1, spec, string(draft.TestKey), string(verdict.buildKey), verdict.imageDigest,
+		verdict.test, store.Text(message), source, tx.Now().UnixMilli(), g.Actor()); err != nil {
+		if store.IsUnique(err) {
+			return Version{}, fault.New(fault.Conflict, "Somebody else applied a version at the same moment. Look at it and apply again.")
+		}
+		return Version{}, fmt.Errorf("save version: %w", err)
+	}
+	n, err := tx.Exec(setCurrentSQL, env.ID, before, before+1)
+	if err != nil {
+		return Version{}, fmt.Errorf("make version %d current: %w", before+1, err)
+	}
+	if n != 1 {
+		return Version{}, fault.New(fault.Conflict, "Somebody else applied a version at the same moment. Look at it and apply again.")
+	}
+	if err := s.vault.Hold(tx, env.ID, id, draft.Spec); err != nil {
+		return Version{}, err
+	}
+	if env.Current != nil {
+		if err := s.vault.Release(tx, env.Current.ID); err != nil {
+			return Version{}, err
+		}
+	}
+	version, err := scanVersion(tx.Row(versionByIDSQL, id).Scan)
+	if err != nil {
+		return Version{}, fmt.Errorf("read version: %w", err)
+	}
+	version.Spec = draft.Spec
+	tx.Wake(TopicOf(g.Repo()))
+	return version, audit.Record(tx, audit.Entry{Who: g.Actor(), Repo: int64(g.Repo().ID), Action: "version.apply", Subject: id,
+		Detail: map[string]any{"number": before + 1, "test_build": verdict.test, "source": source}})
 }
 
 // Versions lists the newest n.

@@ -75,6 +75,16 @@ type TestBuild struct {
 	ID     string `json:"id"`
 	Recipe Recipe `json:"recipe"`
 	Repo   Repo   `json:"repo"`
+	// Proposal is where the Recipe was read, when a pull request proposes it. What is cloned is the default branch.
+	Proposal *Proposal `json:"proposal,omitempty"`
+}
+
+// Proposal is the head of a pull request, for the log.
+type Proposal struct {
+	PullRequest int    `json:"pull_request"`
+	Commit      string `json:"commit"`
+	Branch      string `json:"branch,omitempty"`   // the commit that the default branch was at when the Test build was asked for
+	Withheld    bool   `json:"withheld,omitempty"` // from a fork, and so without Sensitive values and Links
 }
 
 // Session is the payload of a Session, for one generation.
