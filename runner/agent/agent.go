@@ -130,3 +130,30 @@ type Hello struct {
 	// Problems are sentences about what failed at boot, such as /etc/hosts that could not be written.
 	Problems []string
 }
+
+// Git is what git in the Sandbox is told of the person whose it is. It stands below all that the image, the Repo and the
+// person say themselves.
+type Git struct {
+	// Remotes are URLs, http or https without a user: for these git asks the Runner for credentials (Asked), before it
+	// asks the terminal.
+	Remotes []string
+	// Name and Email are the author of commits; both or none.
+	Name, Email string
+}
+
+// Question is what git in the Sandbox asks. Anything in the Sandbox can ask, and say anything.
+type Question struct {
+	ID             int64
+	Protocol, Host string
+	// Rejected is set when nothing is asked: git says that this password was not accepted, and waits for no more than an
+	// empty Reply.
+	Rejected string `json:",omitempty"`
+}
+
+// Reply is what git gets. Without a Password git goes on to ask the person's own helpers and the terminal.
+type Reply struct {
+	Username, Password string
+	Expires            time.Time // of the Password
+	// Says is a line for whoever runs git, Push one for whoever pushes.
+	Says, Push string
+}

@@ -44,7 +44,7 @@ func writeBootFiles(root, config string) []string {
 		if f.content == "" {
 			continue
 		}
-		if err := replace(etc, f.name, []byte(f.content)); err != nil {
+		if err := replace(etc, f.name, []byte(f.content), 0o644); err != nil {
 			problems = append(problems, fmt.Sprintf("/etc/%s was not written: %v", f.name, err))
 		}
 	}
@@ -71,22 +71,25 @@ func openEtc(root string) (int, error) {
 	return unix.Openat(r, "etc", unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
-// replace makes name in dir a regular file with that content, by a temporary file and rename: a link of that name is
-// replaced, never followed. A file that is the same already isn't touched.
-func replace(dir int, name string, content []byte) error {
-	if same(dir, name, content) {
+// replace makes name in dir a regular file of root's with that content and mode, by a temporary file and rename: a link of that
+// name is replaced, never followed. A file that is the same already isn't touched.
+func replace(dir int, name string, content []byte, mode uint32) error {
+	if same(dir, name, content, mode) {
 		return nil
 	}
 	tmp := ".claude-hub-" + name
 	if err := unix.Unlinkat(dir, tmp, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
 	}
-	fd, err := unix.Openat(dir, tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
+	fd, err := unix.Openat(dir, tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err
 	}
 	f := os.NewFile(uintptr(fd), tmp)
 	_, err = f.Write(content)
+	if err == nil {
+		err = f.Chmod(os.FileMode(mode)) // whatever the umask is
+	}
 	if cerr := f.Close(); err == nil {
 		err = cerr
 	}
@@ -99,14 +102,14 @@ func replace(dir int, name string, content []byte) error {
 	return err
 }
 
-func same(dir int, name string, content []byte) bool {
+func same(dir int, name string, content []byte, mode uint32) bool {
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
-	if unix.Fstat(fd, &st) != nil || st.Mode != unix.S_IFREG|0o644 || st.Size != int64(len(content)) {
+	if unix.Fstat(fd, &st) != nil || st.Mode != unix.S_IFREG|mode || st.Size != int64(len(content)) {
 		return false
 	}
 	b := make([]byte, len(content)+1)

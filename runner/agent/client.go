@@ -171,7 +171,7 @@ func (c *Client) open(ctx context.Context, h header, payload []byte) (net.Conn, 
 	}
 	unhook := context.AfterFunc(ctx, func() { conn.Close() })
 	stop := func() { unhook(); conn.Close() }
-	h.Version, h.Payload = Protocol, len(payload)
+	h.Version, h.Payload = since(h.Op), len(payload)
 	err = writeJSON(conn, kindHeader, h)
 	if err == nil && len(payload) > 0 {
 		err = writeFrame(conn, kindPayload, payload)
@@ -236,4 +236,41 @@ func decode(kind byte, b []byte, out any) error {
 		return fmt.Errorf("the Sandbox's agent answered with something else than was asked: %w", err)
 	}
 	return nil
+}
+
+// Git tells git in the Sandbox who the person is, and to ask the Runner for credentials; see Asked. ErrVersion: this
+// Sandbox's agent is older. Other errors are a sentence that says what git lacks. It can be repeated.
+func (c *Client) Git(ctx context.Context, g Git) error {
+	b, err := json.Marshal(g)
+	if err != nil {
+		return err
+	}
+	_, err = call[struct{}](ctx, c, header{Op: "git"}, b, CallTimeout)
+	return err
+}
+
+// Asked waits until git asks something, and returns the open questions after the one with ID seen, oldest first.
+func (c *Client) Asked(ctx context.Context, seen int64) ([]Question, error) {
+	list, err := call[[]Question](ctx, c, header{Op: "asked", At: seen}, nil, 0)
+	if err != nil {
+		return nil, err
+	}
+	if len(list) == 0 || len(list) > maxAsks {
+		return nil, fmt.Errorf("the Sandbox's agent lists %d questions of git at once, which it can't have", len(list))
+	}
+	for i := range list {
+		q := &list[i]
+		q.Protocol, q.Host, q.Rejected = clip(q.Protocol, maxAskText), clip(q.Host, maxAskText), clip(q.Rejected, maxAskText)
+	}
+	return list, nil
+}
+
+// Answer answers a Question. That nobody waits for it any more is no error.
+func (c *Client) Answer(ctx context.Context, question int64, r Reply) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	_, err = call[struct{}](ctx, c, header{Op: "answer", At: question}, b, CallTimeout)
+	return err
 }

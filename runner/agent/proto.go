@@ -10,7 +10,18 @@ import (
 
 // Protocol is the version of what Client and agent say to each other. A Runner talks to agents of its own and the
 // previous version, since Sandboxes outlive updates of the Runner (design.md §6).
-const Protocol = 1
+//
+// Version 2 has git, asked and answer: in a Sandbox whose agent is older, git asks nobody but the person.
+const Protocol = 2
+
+// since is the version that first had a request. Each is sent under its own, so that older agents take those they know.
+func since(op string) int {
+	switch op {
+	case "git", "asked", "answer":
+		return 2
+	}
+	return 1
+}
 
 // One call is one connection: a header frame, a payload frame if the header says so, then one answer, or for Output
 // a series of frames. A frame is four bytes of length (big endian, of the content), one byte of kind, the content.
@@ -205,6 +216,7 @@ var (
 	ErrUser        = &Error{CodeUser, "no such user"}
 	ErrLimit       = &Error{CodeLimit, "a limit of the Sandbox is reached"}
 	ErrStopping    = &Error{CodeStopping, "the Sandbox is stopping"}
+	ErrVersion     = &Error{CodeVersion, "the Sandbox's agent is too old for this"}
 )
 
 func fail(c Code, format string, a ...any) *Error {

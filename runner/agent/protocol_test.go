@@ -51,7 +51,10 @@ func TestHostileRequestsGetASentenceAndTheAgentGoesOn(t *testing.T) {
 		"wrong kind":          {[][]byte{frame('D', "x")}, "isn't a header frame"},
 		"no JSON":             {[][]byte{frame('Q', "{")}, "isn't JSON"},
 		"deep JSON":           {[][]byte{frame('Q', strings.Repeat("[", 60_000))}, "isn't JSON"},
-		"newer version":       {[][]byte{frame('Q', `{"Version":2,"Op":"hello"}`)}, "version 2 of the protocol"},
+		"newer version":       {[][]byte{frame('Q', `{"Version":3,"Op":"hello"}`)}, "version 3 of the protocol"},
+		"no git":              {[][]byte{frame('Q', `{"Version":2,"Op":"git","Payload":1}`), frame('P', "{")}, "isn't JSON"},
+		"no URL":              {[][]byte{frame('Q', `{"Version":2,"Op":"git","Payload":18}`), frame('P', `{"Remotes":["x:"]}`)}, "no URL of a remote"},
+		"no question":         {[][]byte{frame('Q', `{"Version":2,"Op":"answer","At":9,"Payload":2}`), frame('P', "{}")}, `"Body":{}`},
 		"no version":          {[][]byte{frame('Q', `{"Op":"hello"}`)}, "version 0 of the protocol"},
 		"unknown op":          {[][]byte{frame('Q', `{"Version":1,"Op":"fly","ID":"a"}`)}, "knows no command"},
 		"huge payload":        {[][]byte{frame('Q', `{"Version":1,"Op":"start","Payload":999999999}`)}, "too large"},
@@ -123,7 +126,7 @@ func TestProcessesOfTheSandboxGetNoAnswer(t *testing.T) {
 		t.Errorf("from inside: %q %+v", out, exit)
 	}
 	cmd := exec.Command("/proc/self/exe", "dial", folder+"/sock")
-	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "Version:1") {
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), fmt.Sprintf("Version:%d", Protocol)) {
 		t.Errorf("from outside, by the same path: %s %v", out, err)
 	}
 }

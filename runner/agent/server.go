@@ -41,6 +41,7 @@ type agent struct {
 	work     semaphore
 	starts   semaphore
 	large    sync.Mutex
+	git      gitAsks
 
 	mu     sync.Mutex
 	cmds   map[string]*command
@@ -121,7 +122,7 @@ func (a *agent) handle(conn net.Conn) {
 
 func (a *agent) dispatch(conn net.Conn, h header) {
 	switch h.Op {
-	case "wait", "output", "input":
+	case "wait", "output", "input", "asked":
 		a.lasting(conn, h)
 		return
 	case "killall", "stop":
@@ -155,14 +156,23 @@ func (a *agent) short(conn net.Conn, h header) (any, error) {
 		return Hello{Version: Protocol, BootID: a.boot, Problems: a.problems}, nil
 	case "start":
 		var w wireCmd
-		b, err := payload(conn, h)
-		if err != nil {
+		if err := decodePayload(conn, h, &w); err != nil {
 			return nil, err
 		}
-		if err := json.Unmarshal(b, &w); err != nil {
-			return nil, fail(CodeBad, "the command isn't JSON: %v", err)
-		}
 		return a.start(w.cmd())
+	case "git":
+		var g Git
+		if err := decodePayload(conn, h, &g); err != nil {
+			return nil, err
+		}
+		return struct{}{}, a.git.setUp("/", g)
+	case "answer":
+		var r Reply
+		if err := decodePayload(conn, h, &r); err != nil {
+			return nil, err
+		}
+		a.git.answer(h.At, r)
+		return struct{}{}, nil
 	case "list":
 		return a.list(), nil
 	case "processes":
@@ -209,7 +219,7 @@ func (a *agent) short(conn net.Conn, h header) (any, error) {
 // lasting does what goes on until a process does something or the caller hangs up.
 func (a *agent) lasting(conn net.Conn, h header) {
 	c := a.find(h.ID)
-	if c == nil {
+	if c == nil && h.Op != "asked" {
 		reply(conn, nil, unknown(h.ID))
 		return
 	}
@@ -244,6 +254,10 @@ func (a *agent) lasting(conn net.Conn, h header) {
 		reply(conn, struct{}{}, err)
 	case "output":
 		a.output(ctx, conn, c, h)
+	case "asked":
+		if questions := a.git.wait(ctx, h.At); questions != nil {
+			reply(conn, questions, nil)
+		}
 	}
 }
 
@@ -294,6 +308,17 @@ func payload(conn net.Conn, h header) ([]byte, error) {
 		return nil, fail(CodeBad, "the request's payload is not what its header promised")
 	}
 	return b, nil
+}
+
+func decodePayload(conn net.Conn, h header, into any) error {
+	b, err := payload(conn, h)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, into); err != nil {
+		return fail(CodeBad, "the request's payload isn't JSON: %v", err)
+	}
+	return nil
 }
 
 func reply(conn net.Conn, body any, err error) {
