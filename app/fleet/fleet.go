@@ -127,7 +127,8 @@ type Options struct {
 	Version     string        // of claude-hub, for the sentences of Hello
 	MinProtocol int32         // of Runners; the version before wire.Protocol
 	MaxProtocol int32         // wire.Protocol
-	Tokens      Tokens        // for clones; nil: this Hub never has a GitHub App
+	Tokens      Tokens        // for clones and for git in Sandboxes; nil: this Hub never has a GitHub App
+	Push        PushTokens    // for git in Sandboxes; nil: the operator lets it push with people's own credentials only
 	Log         zerolog.Logger
 }
 
@@ -174,7 +175,8 @@ type Fleet struct {
 	guard    guard
 	channels channels
 	reaper   reaper
-	minted   minted
+	minted   minted // of CloneToken
+	lent     minted // of SessionToken
 
 	stopping  chan struct{} // closed by Stop: long polls answer at once
 	stopOnce  sync.Once

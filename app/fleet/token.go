@@ -35,6 +35,13 @@ type Tokens interface {
 	Revoke(ctx context.Context, token string) error
 }
 
+// PushTokens are Tokens that push, where the operator lets git in Sandboxes do so.
+type PushTokens interface {
+	// MintPush makes a token that reads and writes the contents of exactly one Repo, or says as Mint does why there is none. lacks: it
+	// is for want of the App's permission, so that one which reads can be had.
+	MintPush(ctx context.Context, repo int64) (t Token, refused string, lacks bool)
+}
+
 // Cloner is an Owner whose assignments clone a Repo with a token. refused is why this one doesn't, in a sentence for a
 // person. tx is read-only.
 type Cloner interface {
@@ -50,6 +57,10 @@ const (
 	// up what GitHub answers the App for everybody.
 	manyTokens  = 30
 	tokenWindow = 10 * time.Minute
+	// git in one Sandbox gets sessionTokens within sessionWindow. A Runner hands out again what it has, so a Session needs one an
+	// hour, and another whenever its person's rights change.
+	sessionTokens = 20
+	sessionWindow = time.Hour
 	// maxToken is far above what GitHub's tokens have, in bytes.
 	maxToken = 1 << 10
 )
@@ -81,7 +92,7 @@ func (f *Fleet) CloneToken(ctx context.Context, runner string, q *wire.CloneToke
 	case f.o.Tokens == nil && refused == "":
 		refused = NoApp
 	}
-	if until, ok := f.minted.take(q.GetId(), f.now()); refused == "" && !ok {
+	if until, ok := f.minted.take(q.GetId(), f.now(), manyTokens, tokenWindow); refused == "" && !ok {
 		refused = fmt.Sprintf("This Runner has asked for %d tokens to clone one Repo within %s. It gets more from %s UTC.", manyTokens, tokenWindow, until.UTC().Format("15:04:05"))
 	}
 	if refused != "" {
@@ -90,11 +101,22 @@ func (f *Fleet) CloneToken(ctx context.Context, runner string, q *wire.CloneToke
 	minting, cancel := context.WithTimeout(ctx, mintTime)
 	t, refused := f.o.Tokens.Mint(minting, repo)
 	cancel()
+	if refused != "" && refused != NoApp {
+		refused = "There is no token to clone with. " + refused
+	}
 	if refused != "" {
 		return &wire.CloneTokenResponse{Refused: refused}, nil
 	}
 	f.guard.also(runner, q.GetId(), &wire.Value{Name: "the clone's token", Value: []byte(t.Text)})
-	err = f.db.Write(ctx, func(tx *store.Tx) error {
+	if err := f.handOut(ctx, runner, q, t, repo, "system: Runner's request", map[string]any{"contents": wire.ContentsRead}); err != nil {
+		return nil, err
+	}
+	return &wire.CloneTokenResponse{Token: []byte(t.Text), ExpiresMs: millis(t.Expires)}, nil
+}
+
+// handOut audits that t was made, if what it is for is still the Runner's to do; else t is revoked and the error says why.
+func (f *Fleet) handOut(ctx context.Context, runner string, q question, t Token, repo int64, who string, detail map[string]any) error {
+	err := f.db.Write(ctx, func(tx *store.Tx) error {
 		a, _, err := f.current(tx, runner, q)
 		if err == nil && a.Want != Run {
 			err = ErrStale
@@ -102,21 +124,21 @@ func (f *Fleet) CloneToken(ctx context.Context, runner string, q *wire.CloneToke
 		if err != nil {
 			return err
 		}
-		return audit.Record(tx, audit.Entry{Who: "system: Runner's request", Repo: repo, Action: "token.mint", Subject: a.ID,
-			Detail: map[string]any{"runner": runner, "kind": string(a.Kind), "fence": a.Fence, "contents": "read", "expires": t.Expires.UTC().Format(time.RFC3339)}})
+		detail["runner"], detail["kind"], detail["fence"], detail["expires"] = runner, string(a.Kind), a.Fence, t.Expires.UTC().Format(time.RFC3339)
+		return audit.Record(tx, audit.Entry{Who: who, Repo: repo, Action: "token.mint", Subject: a.ID, Detail: detail})
 	})
 	if err == nil {
-		return &wire.CloneTokenResponse{Token: []byte(t.Text), ExpiresMs: millis(t.Expires)}, nil
+		return nil
 	}
 	back, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTime)
 	defer cancel()
 	if err := f.o.Tokens.Revoke(back, t.Text); err != nil {
 		f.log.Warn().Err(err).Str("assignment", q.GetId()).Msg("a token that was not handed out could not be revoked; it ends by itself within the hour")
 	}
-	return nil, err
+	return err
 }
 
-// EndToken revokes a token that CloneToken made for an assignment of runner, whatever its fence is by now and whichever Hub
+// EndToken revokes a token that CloneToken or SessionToken made for an assignment of runner, whatever its fence is by now and whichever Hub
 // made it. A fault of code unavailable: it could not be, and ends by itself within the hour.
 func (f *Fleet) EndToken(ctx context.Context, runner string, q *wire.EndTokenRequest) error {
 	f.contacts.touch(runner, f.now())
@@ -167,11 +189,11 @@ type count struct {
 }
 
 // take counts one more, or says from when on there is another one.
-func (m *minted) take(assignment string, now time.Time) (until time.Time, ok bool) {
+func (m *minted) take(assignment string, now time.Time, most int, window time.Duration) (until time.Time, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for id, c := range m.of { // as many as clones begin within a window
-		if now.Sub(c.since) >= tokenWindow {
+		if now.Sub(c.since) >= window {
 			delete(m.of, id)
 		}
 	}
@@ -183,8 +205,8 @@ func (m *minted) take(assignment string, now time.Time) (until time.Time, ok boo
 		c = &count{since: now}
 		m.of[assignment] = c
 	}
-	if c.n >= manyTokens {
-		return c.since.Add(tokenWindow), false
+	if c.n >= most {
+		return c.since.Add(window), false
 	}
 	c.n++
 	return time.Time{}, true

@@ -23,6 +23,8 @@ type mint struct {
 	refused string
 	broken  error // of Revoke
 	asked   func()
+	lacks   bool     // the App has no permission to push
+	pushing []string // of those made, which push
 }
 
 func (m *mint) Mint(_ context.Context, repo int64) (Token, string) {
@@ -190,7 +192,7 @@ func TestWhyThereIsNoTokenIsSaid(t *testing.T) {
 	r := newRig(t, storetest.New(t), Options{Tokens: m})
 	runner := r.runner("r1")
 	res, err := tokenOf(r, runner, r.assign(runner, "s1", 0))
-	if err != nil || res.GetRefused() != m.refused || len(res.GetToken()) != 0 {
+	if err != nil || res.GetRefused() != "There is no token to clone with. "+m.refused || len(res.GetToken()) != 0 {
 		t.Errorf("%v %v", res, err)
 	}
 	m.refused = ""

@@ -1,4 +1,5 @@
-// Package token is the GitHub App as the fleet asks it: for a token that one clone reads one Repo with (ADR 0009, issue 4).
+// Package token is the GitHub App as the fleet asks it: for tokens that one clone, or git in one Sandbox, uses one Repo with
+// (ADR 0009, issue 4).
 package token
 
 import (
@@ -17,7 +18,10 @@ type Source struct {
 	log    zerolog.Logger
 }
 
-var _ fleet.Tokens = (*Source)(nil)
+var (
+	_ fleet.Tokens     = (*Source)(nil)
+	_ fleet.PushTokens = (*Source)(nil)
+)
 
 // Of makes tokens with the App of holder. log gets why there is none, and never a token.
 func Of(holder *github.Holder, log zerolog.Logger) *Source {
@@ -31,19 +35,37 @@ func (s *Source) Mint(ctx context.Context, repo int64) (fleet.Token, string) {
 		return fleet.Token{}, fleet.NoApp
 	}
 	t, err := app.Mint(ctx, github.RepoID(repo))
-	if err == nil {
-		return fleet.Token{Text: t.Reveal(), Expires: t.Expires}, ""
+	if err != nil {
+		return fleet.Token{}, s.why(app, repo, err)
 	}
+	return fleet.Token{Text: t.Reveal(), Expires: t.Expires}, ""
+}
+
+// MintPush makes a token for exactly one Repo that may read and write its contents and nothing else.
+func (s *Source) MintPush(ctx context.Context, repo int64) (t fleet.Token, refused string, lacks bool) {
+	app, err := s.holder.App()
+	if err != nil {
+		return t, fleet.NoApp, false
+	}
+	made, err := app.MintWrite(ctx, github.RepoID(repo))
+	if err != nil {
+		return t, s.why(app, repo, err), github.Forbidden.Is(err)
+	}
+	return fleet.Token{Text: made.Reveal(), Expires: made.Expires}, "", false
+}
+
+// why says, and logs, why GitHub made no token.
+func (s *Source) why(app *github.App, repo int64, err error) string {
 	var e *github.Error
 	if !errors.As(err, &e) {
 		e = &github.Error{Kind: github.Unavailable, Message: "GitHub can't be asked at the moment."}
 	}
-	s.log.Warn().Int64("repo", repo).Str("kind", string(e.Kind)).Str("detail", e.Detail).Msg("no token for a clone")
-	says := "There is no token to clone with. " + e.Message
+	s.log.Warn().Int64("repo", repo).Str("kind", string(e.Kind)).Str("detail", e.Detail).Msg("no token of the App")
+	says := e.Message
 	if slug := app.Slug(); e.Kind == github.NotInstalled && slug != "" {
 		says += " Install it: " + app.Endpoints().InstallURL(slug, "")
 	}
-	return fleet.Token{}, says
+	return says
 }
 
 // Revoke ends a token.

@@ -59,7 +59,8 @@ func (a *api) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		timeout := callTimeout
 		procedure := req.Spec().Procedure
 		switch procedure {
-		case wireconnect.RunnerServiceSyncProcedure, wireconnect.RunnerServiceExchangeProcedure, wireconnect.RunnerServiceCloneTokenProcedure:
+		case wireconnect.RunnerServiceSyncProcedure, wireconnect.RunnerServiceExchangeProcedure, wireconnect.RunnerServiceCloneTokenProcedure,
+			wireconnect.RunnerServiceSessionTokenProcedure:
 			timeout = waitingTimeout
 		}
 		ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -179,6 +180,10 @@ func (a *api) Values(ctx context.Context, q *wire.ValuesRequest) (*wire.ValuesRe
 
 func (a *api) CloneToken(ctx context.Context, q *wire.CloneTokenRequest) (*wire.CloneTokenResponse, error) {
 	return a.f.CloneToken(ctx, caller(ctx), q)
+}
+
+func (a *api) SessionToken(ctx context.Context, q *wire.SessionTokenRequest) (*wire.SessionTokenResponse, error) {
+	return a.f.SessionToken(ctx, caller(ctx), q)
 }
 
 func (a *api) EndToken(ctx context.Context, q *wire.EndTokenRequest) (*wire.EndTokenResponse, error) {

@@ -9,7 +9,11 @@
 // path, and waits no longer than its context allows; the values it returns are still not to be trusted.
 package agent
 
-import "time"
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"time"
+)
 
 // Cmd is a process to start. Exactly one of Argv and Script is set.
 type Cmd struct {
@@ -145,15 +149,24 @@ type Git struct {
 type Question struct {
 	ID             int64
 	Protocol, Host string
-	// Rejected is set when nothing is asked: git says that this password was not accepted, and waits for no more than an
-	// empty Reply.
+	// Rejected is set when nothing is asked: git says that the password with this Sum was not accepted, and waits for no
+	// more than an empty Reply.
 	Rejected string `json:",omitempty"`
+}
+
+// Sum is how a Question names a password: it may be one of the person's own, which is nobody else's business.
+func Sum(password string) string {
+	h := sha256.Sum256([]byte(password))
+	return hex.EncodeToString(h[:])
 }
 
 // Reply is what git gets. Without a Password git goes on to ask the person's own helpers and the terminal.
 type Reply struct {
 	Username, Password string
 	Expires            time.Time // of the Password
-	// Says is a line for whoever runs git, Push one for whoever pushes.
-	Says, Push string
+	// Says is a line for whoever runs git.
+	Says string
+	// ReadOnly is set when the Password can't push: a line that says why, for who pushes. They get the line and no Password,
+	// so that git asks for credentials of their own, as it would not after a refusal by the other side.
+	ReadOnly string
 }

@@ -111,16 +111,16 @@ func TestARefusalIsALineAndGitGoesOn(t *testing.T) {
 	}
 }
 
-func TestWhatIsSaidToWhoPushesDisturbsNobodyElse(t *testing.T) {
+func TestWhoPushesWithoutTheRightIsToldSoAndAskedForTheirOwnCredentials(t *testing.T) {
 	t.Parallel()
 	b := boot(t, image{})
-	b.withGit(func(Question) Reply { return Reply{Username: "u", Password: "p", Push: "pushing needs write access"} })
+	b.withGit(func(Question) Reply { return Reply{Username: "u", Password: "p", ReadOnly: "pushing needs write access"} })
 	// The agent stands for git-remote-https, which each of them starts.
 	for argv0, want := range map[string]bool{"git fetch origin": false, "git push origin": true, "git send-pack --stateless-rpc": true, "make": false} {
 		words := strings.Fields(argv0)
 		line := fmt.Sprintf("exec -a %s sh -c 'printf \"protocol=https\\nhost=github.example\\n\\n\" | /agent agent git-credential get; true' %s", words[0], strings.Join(words[1:], " "))
 		out, _ := b.run(Cmd{Argv: []string{"bash", "-c", line}})
-		if !strings.Contains(out, "password=p\n") || strings.Contains(out, "claude-hub: pushing needs write access\n") != want {
+		if strings.Contains(out, "password=p\n") == want || strings.Contains(out, "claude-hub: pushing needs write access\n") != want {
 			t.Errorf("%s: %q", argv0, out)
 		}
 	}
@@ -131,7 +131,7 @@ func TestAPasswordThatWasNotAcceptedIsTold(t *testing.T) {
 	b := boot(t, image{})
 	asked := b.withGit(func(Question) Reply { return Reply{} })
 	b.sh("printf 'url=" + remote + "\\nusername=u\\npassword=old\\n\\n' | git credential reject; printf 'url=" + remote + "\\nusername=u\\npassword=new\\n\\n' | git credential approve")
-	if all := asked(); len(all) != 1 || all[0].Rejected != "old" {
+	if all := asked(); len(all) != 1 || all[0].Rejected != Sum("old") {
 		t.Errorf("asked %+v", all)
 	}
 }

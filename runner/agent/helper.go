@@ -27,20 +27,19 @@ func credentialHelper(args []string, in io.Reader, out, errs io.Writer) int {
 		if password == "" {
 			return 0
 		}
-		q.Rejected = password
+		q.Rejected = Sum(password)
 	}
 	r, err := askAgent(q)
 	switch {
 	case args[0] == "erase":
 	case err != nil:
 		fmt.Fprintf(errs, "claude-hub: no credentials from the Hub: %v.\n", err)
+	case r.ReadOnly != "" && pushes(os.Getppid()):
+		fmt.Fprintf(errs, "claude-hub: %s\n", oneLine(r.ReadOnly))
 	case r.Password != "":
 		fmt.Fprintf(out, "username=%s\npassword=%s\n", oneLine(r.Username), oneLine(r.Password))
 		if !r.Expires.IsZero() {
 			fmt.Fprintf(out, "password_expiry_utc=%d\n", r.Expires.Unix())
-		}
-		if r.Push != "" && pushes(os.Getppid()) {
-			fmt.Fprintf(errs, "claude-hub: %s\n", oneLine(r.Push))
 		}
 	}
 	if r.Says != "" {
@@ -94,8 +93,8 @@ func oneLine(s string) string {
 	}, s)
 }
 
-// pushes says whether the git that asks seems to push. Git itself doesn't say so to helpers, and what is said to who pushes
-// would disturb everybody who fetches; nothing else depends on it.
+// pushes says whether the git that asks seems to push, which git doesn't say to helpers. What a process says of itself decides
+// nothing but what is most useful to it: whoever lies gets a password that can't push.
 func pushes(pid int) bool {
 	for range 8 {
 		p, ok := readProcess(pid)

@@ -415,6 +415,21 @@ func (c *Client) CloneToken(ctx context.Context, id string, generation, fence in
 	return res.GetToken(), time.UnixMilli(res.GetExpiresMs()), res.GetRefused(), err
 }
 
+// SessionToken asks for a token for git in a Session's Sandbox, which has one that may do have, or none. It fails as Fetch, but
+// waits for nothing: somebody waits for git.
+func (c *Client) SessionToken(ctx context.Context, id string, generation, fence int64, have string) (*wire.SessionTokenResponse, error) {
+	call, cancel := context.WithTimeout(ctx, 35*time.Second)
+	defer cancel()
+	res, err := c.rpc.SessionToken(call, &wire.SessionTokenRequest{Id: id, Generation: generation, Fence: fence, Have: have})
+	if err == nil {
+		return res, nil
+	}
+	if f := final(err); f != nil {
+		return nil, f
+	}
+	return nil, errors.New(words(err))
+}
+
 // EndToken gives a token back. It waits out a Hub that is away until ctx ends; ErrUnknown is final.
 func (c *Client) EndToken(ctx context.Context, id string, token []byte) error {
 	_, err := insist(ctx, c, id, func(ctx context.Context) (*wire.EndTokenResponse, error) {

@@ -98,7 +98,20 @@ type Session struct {
 	WorkBranch string `json:"work_branch"`
 	DiskSize   int64  `json:"disk_size"` // bytes
 	IdleMS     int64  `json:"idle_ms"`   // a request to sleep is refused (StateBusy) when idle for less; 0: sleep by hand
+	Person     Person `json:"person"`
 }
+
+// Person is who a Session belongs to, as git names the author of its commits.
+type Person struct {
+	Name  string `json:"name,omitempty"`
+	Email string `json:"email,omitempty"`
+}
+
+// What a token may do with a Repo's contents.
+const (
+	ContentsRead  = "read"
+	ContentsWrite = "write"
+)
 
 // Phase is one step with its outcome.
 type Phase struct {

@@ -1146,6 +1146,158 @@ func (x *CloneTokenResponse) GetRefused() string {
 	return ""
 }
 
+type SessionTokenRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Generation    int64                  `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	Fence         int64                  `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
+	Have          string                 `protobuf:"bytes,4,opt,name=have,proto3" json:"have,omitempty"` // what the token that the Runner has may do with the contents: read, write; empty: it has none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionTokenRequest) Reset() {
+	*x = SessionTokenRequest{}
+	mi := &file_runner_wire_runner_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionTokenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionTokenRequest) ProtoMessage() {}
+
+func (x *SessionTokenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_runner_wire_runner_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionTokenRequest.ProtoReflect.Descriptor instead.
+func (*SessionTokenRequest) Descriptor() ([]byte, []int) {
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *SessionTokenRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *SessionTokenRequest) GetGeneration() int64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *SessionTokenRequest) GetFence() int64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
+}
+
+func (x *SessionTokenRequest) GetHave() string {
+	if x != nil {
+		return x.Have
+	}
+	return ""
+}
+
+type SessionTokenResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         []byte                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"` // empty with keep
+	ExpiresMs     int64                  `protobuf:"varint,2,opt,name=expires_ms,json=expiresMs,proto3" json:"expires_ms,omitempty"`
+	Contents      string                 `protobuf:"bytes,3,opt,name=contents,proto3" json:"contents,omitempty"`                 // what it may do: read, write
+	Keep          bool                   `protobuf:"varint,4,opt,name=keep,proto3" json:"keep,omitempty"`                        // the token that the Runner has is the one that is due
+	ReadOnly      string                 `protobuf:"bytes,5,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"` // with contents read: why it can't push, in a sentence for a person
+	Refused       string                 `protobuf:"bytes,6,opt,name=refused,proto3" json:"refused,omitempty"`                   // set when there is none, and none is due: why, in a sentence for a person
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionTokenResponse) Reset() {
+	*x = SessionTokenResponse{}
+	mi := &file_runner_wire_runner_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionTokenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionTokenResponse) ProtoMessage() {}
+
+func (x *SessionTokenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_runner_wire_runner_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionTokenResponse.ProtoReflect.Descriptor instead.
+func (*SessionTokenResponse) Descriptor() ([]byte, []int) {
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *SessionTokenResponse) GetToken() []byte {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *SessionTokenResponse) GetExpiresMs() int64 {
+	if x != nil {
+		return x.ExpiresMs
+	}
+	return 0
+}
+
+func (x *SessionTokenResponse) GetContents() string {
+	if x != nil {
+		return x.Contents
+	}
+	return ""
+}
+
+func (x *SessionTokenResponse) GetKeep() bool {
+	if x != nil {
+		return x.Keep
+	}
+	return false
+}
+
+func (x *SessionTokenResponse) GetReadOnly() string {
+	if x != nil {
+		return x.ReadOnly
+	}
+	return ""
+}
+
+func (x *SessionTokenResponse) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
 type EndTokenRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // the assignment it was for
@@ -1156,7 +1308,7 @@ type EndTokenRequest struct {
 
 func (x *EndTokenRequest) Reset() {
 	*x = EndTokenRequest{}
-	mi := &file_runner_wire_runner_proto_msgTypes[17]
+	mi := &file_runner_wire_runner_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1168,7 +1320,7 @@ func (x *EndTokenRequest) String() string {
 func (*EndTokenRequest) ProtoMessage() {}
 
 func (x *EndTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[17]
+	mi := &file_runner_wire_runner_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1181,7 +1333,7 @@ func (x *EndTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndTokenRequest.ProtoReflect.Descriptor instead.
 func (*EndTokenRequest) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{17}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *EndTokenRequest) GetId() string {
@@ -1206,7 +1358,7 @@ type EndTokenResponse struct {
 
 func (x *EndTokenResponse) Reset() {
 	*x = EndTokenResponse{}
-	mi := &file_runner_wire_runner_proto_msgTypes[18]
+	mi := &file_runner_wire_runner_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1218,7 +1370,7 @@ func (x *EndTokenResponse) String() string {
 func (*EndTokenResponse) ProtoMessage() {}
 
 func (x *EndTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[18]
+	mi := &file_runner_wire_runner_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1231,7 +1383,7 @@ func (x *EndTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndTokenResponse.ProtoReflect.Descriptor instead.
 func (*EndTokenResponse) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{18}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{20}
 }
 
 type ReportRequest struct {
@@ -1248,7 +1400,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_runner_wire_runner_proto_msgTypes[19]
+	mi := &file_runner_wire_runner_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1260,7 +1412,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[19]
+	mi := &file_runner_wire_runner_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1273,7 +1425,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{19}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReportRequest) GetId() string {
@@ -1326,7 +1478,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_runner_wire_runner_proto_msgTypes[20]
+	mi := &file_runner_wire_runner_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1338,7 +1490,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[20]
+	mi := &file_runner_wire_runner_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1351,7 +1503,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{20}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{22}
 }
 
 type AppendLogRequest struct {
@@ -1368,7 +1520,7 @@ type AppendLogRequest struct {
 
 func (x *AppendLogRequest) Reset() {
 	*x = AppendLogRequest{}
-	mi := &file_runner_wire_runner_proto_msgTypes[21]
+	mi := &file_runner_wire_runner_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1380,7 +1532,7 @@ func (x *AppendLogRequest) String() string {
 func (*AppendLogRequest) ProtoMessage() {}
 
 func (x *AppendLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[21]
+	mi := &file_runner_wire_runner_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1393,7 +1545,7 @@ func (x *AppendLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendLogRequest.ProtoReflect.Descriptor instead.
 func (*AppendLogRequest) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{21}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *AppendLogRequest) GetId() string {
@@ -1447,7 +1599,7 @@ type AppendLogResponse struct {
 
 func (x *AppendLogResponse) Reset() {
 	*x = AppendLogResponse{}
-	mi := &file_runner_wire_runner_proto_msgTypes[22]
+	mi := &file_runner_wire_runner_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1459,7 +1611,7 @@ func (x *AppendLogResponse) String() string {
 func (*AppendLogResponse) ProtoMessage() {}
 
 func (x *AppendLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[22]
+	mi := &file_runner_wire_runner_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1472,7 +1624,7 @@ func (x *AppendLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendLogResponse.ProtoReflect.Descriptor instead.
 func (*AppendLogResponse) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{22}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AppendLogResponse) GetNext() int64 {
@@ -1503,7 +1655,7 @@ type ExchangeRequest struct {
 
 func (x *ExchangeRequest) Reset() {
 	*x = ExchangeRequest{}
-	mi := &file_runner_wire_runner_proto_msgTypes[23]
+	mi := &file_runner_wire_runner_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1515,7 +1667,7 @@ func (x *ExchangeRequest) String() string {
 func (*ExchangeRequest) ProtoMessage() {}
 
 func (x *ExchangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[23]
+	mi := &file_runner_wire_runner_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1528,7 +1680,7 @@ func (x *ExchangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeRequest.ProtoReflect.Descriptor instead.
 func (*ExchangeRequest) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{23}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ExchangeRequest) GetChannel() string {
@@ -1619,7 +1771,7 @@ type Piece struct {
 
 func (x *Piece) Reset() {
 	*x = Piece{}
-	mi := &file_runner_wire_runner_proto_msgTypes[24]
+	mi := &file_runner_wire_runner_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1631,7 +1783,7 @@ func (x *Piece) String() string {
 func (*Piece) ProtoMessage() {}
 
 func (x *Piece) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[24]
+	mi := &file_runner_wire_runner_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1644,7 +1796,7 @@ func (x *Piece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Piece.ProtoReflect.Descriptor instead.
 func (*Piece) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{24}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Piece) GetStream() int32 {
@@ -1680,7 +1832,7 @@ type Control struct {
 
 func (x *Control) Reset() {
 	*x = Control{}
-	mi := &file_runner_wire_runner_proto_msgTypes[25]
+	mi := &file_runner_wire_runner_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1692,7 +1844,7 @@ func (x *Control) String() string {
 func (*Control) ProtoMessage() {}
 
 func (x *Control) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[25]
+	mi := &file_runner_wire_runner_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1705,7 +1857,7 @@ func (x *Control) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Control.ProtoReflect.Descriptor instead.
 func (*Control) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{25}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Control) GetSeq() int64 {
@@ -1752,7 +1904,7 @@ type ExchangeResponse struct {
 
 func (x *ExchangeResponse) Reset() {
 	*x = ExchangeResponse{}
-	mi := &file_runner_wire_runner_proto_msgTypes[26]
+	mi := &file_runner_wire_runner_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1764,7 +1916,7 @@ func (x *ExchangeResponse) String() string {
 func (*ExchangeResponse) ProtoMessage() {}
 
 func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_wire_runner_proto_msgTypes[26]
+	mi := &file_runner_wire_runner_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1777,7 +1929,7 @@ func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeResponse.ProtoReflect.Descriptor instead.
 func (*ExchangeResponse) Descriptor() ([]byte, []int) {
-	return file_runner_wire_runner_proto_rawDescGZIP(), []int{26}
+	return file_runner_wire_runner_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ExchangeResponse) GetIn() []*Piece {
@@ -1923,7 +2075,22 @@ const file_runner_wire_runner_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\fR\x05token\x12\x1d\n" +
 	"\n" +
 	"expires_ms\x18\x02 \x01(\x03R\texpiresMs\x12\x18\n" +
-	"\arefused\x18\x03 \x01(\tR\arefused\"7\n" +
+	"\arefused\x18\x03 \x01(\tR\arefused\"o\n" +
+	"\x13SessionTokenRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x03R\n" +
+	"generation\x12\x14\n" +
+	"\x05fence\x18\x03 \x01(\x03R\x05fence\x12\x12\n" +
+	"\x04have\x18\x04 \x01(\tR\x04have\"\xb2\x01\n" +
+	"\x14SessionTokenResponse\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\fR\x05token\x12\x1d\n" +
+	"\n" +
+	"expires_ms\x18\x02 \x01(\x03R\texpiresMs\x12\x1a\n" +
+	"\bcontents\x18\x03 \x01(\tR\bcontents\x12\x12\n" +
+	"\x04keep\x18\x04 \x01(\bR\x04keep\x12\x1b\n" +
+	"\tread_only\x18\x05 \x01(\tR\breadOnly\x12\x18\n" +
+	"\arefused\x18\x06 \x01(\tR\arefused\"7\n" +
 	"\x0fEndTokenRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\fR\x05token\"\x12\n" +
@@ -1977,7 +2144,7 @@ const file_runner_wire_runner_proto_rawDesc = "" +
 	"\bcontrols\x18\x03 \x03(\v2\x1c.claudehub.runner.v1.ControlR\bcontrols\x12\x12\n" +
 	"\x04out1\x18\x04 \x01(\x03R\x04out1\x12\x12\n" +
 	"\x04out2\x18\x05 \x01(\x03R\x04out2\x12\x12\n" +
-	"\x04gone\x18\x06 \x01(\bR\x04gone2\xe8\x06\n" +
+	"\x04gone\x18\x06 \x01(\bR\x04gone2\xcd\a\n" +
 	"\rRunnerService\x12W\n" +
 	"\bRegister\x12$.claudehub.runner.v1.RegisterRequest\x1a%.claudehub.runner.v1.RegisterResponse\x12N\n" +
 	"\x05Hello\x12!.claudehub.runner.v1.HelloRequest\x1a\".claudehub.runner.v1.HelloResponse\x12K\n" +
@@ -1985,7 +2152,8 @@ const file_runner_wire_runner_proto_rawDesc = "" +
 	"\x05Fetch\x12!.claudehub.runner.v1.FetchRequest\x1a\".claudehub.runner.v1.FetchResponse\x12Q\n" +
 	"\x06Values\x12\".claudehub.runner.v1.ValuesRequest\x1a#.claudehub.runner.v1.ValuesResponse\x12]\n" +
 	"\n" +
-	"CloneToken\x12&.claudehub.runner.v1.CloneTokenRequest\x1a'.claudehub.runner.v1.CloneTokenResponse\x12W\n" +
+	"CloneToken\x12&.claudehub.runner.v1.CloneTokenRequest\x1a'.claudehub.runner.v1.CloneTokenResponse\x12c\n" +
+	"\fSessionToken\x12(.claudehub.runner.v1.SessionTokenRequest\x1a).claudehub.runner.v1.SessionTokenResponse\x12W\n" +
 	"\bEndToken\x12$.claudehub.runner.v1.EndTokenRequest\x1a%.claudehub.runner.v1.EndTokenResponse\x12Q\n" +
 	"\x06Report\x12\".claudehub.runner.v1.ReportRequest\x1a#.claudehub.runner.v1.ReportResponse\x12Z\n" +
 	"\tAppendLog\x12%.claudehub.runner.v1.AppendLogRequest\x1a&.claudehub.runner.v1.AppendLogResponse\x12W\n" +
@@ -2003,35 +2171,37 @@ func file_runner_wire_runner_proto_rawDescGZIP() []byte {
 	return file_runner_wire_runner_proto_rawDescData
 }
 
-var file_runner_wire_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_runner_wire_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_runner_wire_runner_proto_goTypes = []any{
-	(*RegisterRequest)(nil),    // 0: claudehub.runner.v1.RegisterRequest
-	(*RegisterResponse)(nil),   // 1: claudehub.runner.v1.RegisterResponse
-	(*HelloRequest)(nil),       // 2: claudehub.runner.v1.HelloRequest
-	(*HelloResponse)(nil),      // 3: claudehub.runner.v1.HelloResponse
-	(*Held)(nil),               // 4: claudehub.runner.v1.Held
-	(*SyncRequest)(nil),        // 5: claudehub.runner.v1.SyncRequest
-	(*Disk)(nil),               // 6: claudehub.runner.v1.Disk
-	(*Item)(nil),               // 7: claudehub.runner.v1.Item
-	(*Channel)(nil),            // 8: claudehub.runner.v1.Channel
-	(*SyncResponse)(nil),       // 9: claudehub.runner.v1.SyncResponse
-	(*FetchRequest)(nil),       // 10: claudehub.runner.v1.FetchRequest
-	(*FetchResponse)(nil),      // 11: claudehub.runner.v1.FetchResponse
-	(*ValuesRequest)(nil),      // 12: claudehub.runner.v1.ValuesRequest
-	(*Value)(nil),              // 13: claudehub.runner.v1.Value
-	(*ValuesResponse)(nil),     // 14: claudehub.runner.v1.ValuesResponse
-	(*CloneTokenRequest)(nil),  // 15: claudehub.runner.v1.CloneTokenRequest
-	(*CloneTokenResponse)(nil), // 16: claudehub.runner.v1.CloneTokenResponse
-	(*EndTokenRequest)(nil),    // 17: claudehub.runner.v1.EndTokenRequest
-	(*EndTokenResponse)(nil),   // 18: claudehub.runner.v1.EndTokenResponse
-	(*ReportRequest)(nil),      // 19: claudehub.runner.v1.ReportRequest
-	(*ReportResponse)(nil),     // 20: claudehub.runner.v1.ReportResponse
-	(*AppendLogRequest)(nil),   // 21: claudehub.runner.v1.AppendLogRequest
-	(*AppendLogResponse)(nil),  // 22: claudehub.runner.v1.AppendLogResponse
-	(*ExchangeRequest)(nil),    // 23: claudehub.runner.v1.ExchangeRequest
-	(*Piece)(nil),              // 24: claudehub.runner.v1.Piece
-	(*Control)(nil),            // 25: claudehub.runner.v1.Control
-	(*ExchangeResponse)(nil),   // 26: claudehub.runner.v1.ExchangeResponse
+	(*RegisterRequest)(nil),      // 0: claudehub.runner.v1.RegisterRequest
+	(*RegisterResponse)(nil),     // 1: claudehub.runner.v1.RegisterResponse
+	(*HelloRequest)(nil),         // 2: claudehub.runner.v1.HelloRequest
+	(*HelloResponse)(nil),        // 3: claudehub.runner.v1.HelloResponse
+	(*Held)(nil),                 // 4: claudehub.runner.v1.Held
+	(*SyncRequest)(nil),          // 5: claudehub.runner.v1.SyncRequest
+	(*Disk)(nil),                 // 6: claudehub.runner.v1.Disk
+	(*Item)(nil),                 // 7: claudehub.runner.v1.Item
+	(*Channel)(nil),              // 8: claudehub.runner.v1.Channel
+	(*SyncResponse)(nil),         // 9: claudehub.runner.v1.SyncResponse
+	(*FetchRequest)(nil),         // 10: claudehub.runner.v1.FetchRequest
+	(*FetchResponse)(nil),        // 11: claudehub.runner.v1.FetchResponse
+	(*ValuesRequest)(nil),        // 12: claudehub.runner.v1.ValuesRequest
+	(*Value)(nil),                // 13: claudehub.runner.v1.Value
+	(*ValuesResponse)(nil),       // 14: claudehub.runner.v1.ValuesResponse
+	(*CloneTokenRequest)(nil),    // 15: claudehub.runner.v1.CloneTokenRequest
+	(*CloneTokenResponse)(nil),   // 16: claudehub.runner.v1.CloneTokenResponse
+	(*SessionTokenRequest)(nil),  // 17: claudehub.runner.v1.SessionTokenRequest
+	(*SessionTokenResponse)(nil), // 18: claudehub.runner.v1.SessionTokenResponse
+	(*EndTokenRequest)(nil),      // 19: claudehub.runner.v1.EndTokenRequest
+	(*EndTokenResponse)(nil),     // 20: claudehub.runner.v1.EndTokenResponse
+	(*ReportRequest)(nil),        // 21: claudehub.runner.v1.ReportRequest
+	(*ReportResponse)(nil),       // 22: claudehub.runner.v1.ReportResponse
+	(*AppendLogRequest)(nil),     // 23: claudehub.runner.v1.AppendLogRequest
+	(*AppendLogResponse)(nil),    // 24: claudehub.runner.v1.AppendLogResponse
+	(*ExchangeRequest)(nil),      // 25: claudehub.runner.v1.ExchangeRequest
+	(*Piece)(nil),                // 26: claudehub.runner.v1.Piece
+	(*Control)(nil),              // 27: claudehub.runner.v1.Control
+	(*ExchangeResponse)(nil),     // 28: claudehub.runner.v1.ExchangeResponse
 }
 var file_runner_wire_runner_proto_depIdxs = []int32{
 	4,  // 0: claudehub.runner.v1.SyncRequest.held:type_name -> claudehub.runner.v1.Held
@@ -2039,31 +2209,33 @@ var file_runner_wire_runner_proto_depIdxs = []int32{
 	7,  // 2: claudehub.runner.v1.SyncResponse.items:type_name -> claudehub.runner.v1.Item
 	8,  // 3: claudehub.runner.v1.SyncResponse.channels:type_name -> claudehub.runner.v1.Channel
 	13, // 4: claudehub.runner.v1.ValuesResponse.values:type_name -> claudehub.runner.v1.Value
-	24, // 5: claudehub.runner.v1.ExchangeRequest.out:type_name -> claudehub.runner.v1.Piece
-	24, // 6: claudehub.runner.v1.ExchangeResponse.in:type_name -> claudehub.runner.v1.Piece
-	25, // 7: claudehub.runner.v1.ExchangeResponse.controls:type_name -> claudehub.runner.v1.Control
+	26, // 5: claudehub.runner.v1.ExchangeRequest.out:type_name -> claudehub.runner.v1.Piece
+	26, // 6: claudehub.runner.v1.ExchangeResponse.in:type_name -> claudehub.runner.v1.Piece
+	27, // 7: claudehub.runner.v1.ExchangeResponse.controls:type_name -> claudehub.runner.v1.Control
 	0,  // 8: claudehub.runner.v1.RunnerService.Register:input_type -> claudehub.runner.v1.RegisterRequest
 	2,  // 9: claudehub.runner.v1.RunnerService.Hello:input_type -> claudehub.runner.v1.HelloRequest
 	5,  // 10: claudehub.runner.v1.RunnerService.Sync:input_type -> claudehub.runner.v1.SyncRequest
 	10, // 11: claudehub.runner.v1.RunnerService.Fetch:input_type -> claudehub.runner.v1.FetchRequest
 	12, // 12: claudehub.runner.v1.RunnerService.Values:input_type -> claudehub.runner.v1.ValuesRequest
 	15, // 13: claudehub.runner.v1.RunnerService.CloneToken:input_type -> claudehub.runner.v1.CloneTokenRequest
-	17, // 14: claudehub.runner.v1.RunnerService.EndToken:input_type -> claudehub.runner.v1.EndTokenRequest
-	19, // 15: claudehub.runner.v1.RunnerService.Report:input_type -> claudehub.runner.v1.ReportRequest
-	21, // 16: claudehub.runner.v1.RunnerService.AppendLog:input_type -> claudehub.runner.v1.AppendLogRequest
-	23, // 17: claudehub.runner.v1.RunnerService.Exchange:input_type -> claudehub.runner.v1.ExchangeRequest
-	1,  // 18: claudehub.runner.v1.RunnerService.Register:output_type -> claudehub.runner.v1.RegisterResponse
-	3,  // 19: claudehub.runner.v1.RunnerService.Hello:output_type -> claudehub.runner.v1.HelloResponse
-	9,  // 20: claudehub.runner.v1.RunnerService.Sync:output_type -> claudehub.runner.v1.SyncResponse
-	11, // 21: claudehub.runner.v1.RunnerService.Fetch:output_type -> claudehub.runner.v1.FetchResponse
-	14, // 22: claudehub.runner.v1.RunnerService.Values:output_type -> claudehub.runner.v1.ValuesResponse
-	16, // 23: claudehub.runner.v1.RunnerService.CloneToken:output_type -> claudehub.runner.v1.CloneTokenResponse
-	18, // 24: claudehub.runner.v1.RunnerService.EndToken:output_type -> claudehub.runner.v1.EndTokenResponse
-	20, // 25: claudehub.runner.v1.RunnerService.Report:output_type -> claudehub.runner.v1.ReportResponse
-	22, // 26: claudehub.runner.v1.RunnerService.AppendLog:output_type -> claudehub.runner.v1.AppendLogResponse
-	26, // 27: claudehub.runner.v1.RunnerService.Exchange:output_type -> claudehub.runner.v1.ExchangeResponse
-	18, // [18:28] is the sub-list for method output_type
-	8,  // [8:18] is the sub-list for method input_type
+	17, // 14: claudehub.runner.v1.RunnerService.SessionToken:input_type -> claudehub.runner.v1.SessionTokenRequest
+	19, // 15: claudehub.runner.v1.RunnerService.EndToken:input_type -> claudehub.runner.v1.EndTokenRequest
+	21, // 16: claudehub.runner.v1.RunnerService.Report:input_type -> claudehub.runner.v1.ReportRequest
+	23, // 17: claudehub.runner.v1.RunnerService.AppendLog:input_type -> claudehub.runner.v1.AppendLogRequest
+	25, // 18: claudehub.runner.v1.RunnerService.Exchange:input_type -> claudehub.runner.v1.ExchangeRequest
+	1,  // 19: claudehub.runner.v1.RunnerService.Register:output_type -> claudehub.runner.v1.RegisterResponse
+	3,  // 20: claudehub.runner.v1.RunnerService.Hello:output_type -> claudehub.runner.v1.HelloResponse
+	9,  // 21: claudehub.runner.v1.RunnerService.Sync:output_type -> claudehub.runner.v1.SyncResponse
+	11, // 22: claudehub.runner.v1.RunnerService.Fetch:output_type -> claudehub.runner.v1.FetchResponse
+	14, // 23: claudehub.runner.v1.RunnerService.Values:output_type -> claudehub.runner.v1.ValuesResponse
+	16, // 24: claudehub.runner.v1.RunnerService.CloneToken:output_type -> claudehub.runner.v1.CloneTokenResponse
+	18, // 25: claudehub.runner.v1.RunnerService.SessionToken:output_type -> claudehub.runner.v1.SessionTokenResponse
+	20, // 26: claudehub.runner.v1.RunnerService.EndToken:output_type -> claudehub.runner.v1.EndTokenResponse
+	22, // 27: claudehub.runner.v1.RunnerService.Report:output_type -> claudehub.runner.v1.ReportResponse
+	24, // 28: claudehub.runner.v1.RunnerService.AppendLog:output_type -> claudehub.runner.v1.AppendLogResponse
+	28, // 29: claudehub.runner.v1.RunnerService.Exchange:output_type -> claudehub.runner.v1.ExchangeResponse
+	19, // [19:30] is the sub-list for method output_type
+	8,  // [8:19] is the sub-list for method input_type
 	8,  // [8:8] is the sub-list for extension type_name
 	8,  // [8:8] is the sub-list for extension extendee
 	0,  // [0:8] is the sub-list for field type_name
@@ -2080,7 +2252,7 @@ func file_runner_wire_runner_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runner_wire_runner_proto_rawDesc), len(file_runner_wire_runner_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   27,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -49,6 +49,9 @@ const (
 	// RunnerServiceCloneTokenProcedure is the fully-qualified name of the RunnerService's CloneToken
 	// RPC.
 	RunnerServiceCloneTokenProcedure = "/claudehub.runner.v1.RunnerService/CloneToken"
+	// RunnerServiceSessionTokenProcedure is the fully-qualified name of the RunnerService's
+	// SessionToken RPC.
+	RunnerServiceSessionTokenProcedure = "/claudehub.runner.v1.RunnerService/SessionToken"
 	// RunnerServiceEndTokenProcedure is the fully-qualified name of the RunnerService's EndToken RPC.
 	RunnerServiceEndTokenProcedure = "/claudehub.runner.v1.RunnerService/EndToken"
 	// RunnerServiceReportProcedure is the fully-qualified name of the RunnerService's Report RPC.
@@ -75,7 +78,11 @@ type RunnerServiceClient interface {
 	// CloneToken brings a token that reads exactly the Repo of an assignment that should run, made for this call: asked for just
 	// before cloning (since protocol 3). For the Runner's memory only, and given back by EndToken.
 	CloneToken(context.Context, *wire.CloneTokenRequest) (*wire.CloneTokenResponse, error)
-	// EndToken gives a token back once the clone has ended, however it did. Under any fence; one that has ended is no error.
+	// SessionToken brings a token for git in the Sandbox of a Session that should run, with the rights that the Session's person
+	// has at that moment, or says that the one the Runner has is still right (since protocol 4). As CloneToken's otherwise.
+	SessionToken(context.Context, *wire.SessionTokenRequest) (*wire.SessionTokenResponse, error)
+	// EndToken gives a token back once its clone or its Session's Sandbox has ended, however it did. Under any fence; one that has
+	// ended is no error.
 	EndToken(context.Context, *wire.EndTokenRequest) (*wire.EndTokenResponse, error)
 	// Report stores a state change. Repeatable; refused under an older fence (code aborted).
 	Report(context.Context, *wire.ReportRequest) (*wire.ReportResponse, error)
@@ -132,6 +139,12 @@ func NewRunnerServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(runnerServiceMethods.ByName("CloneToken")),
 			connect.WithClientOptions(opts...),
 		),
+		sessionToken: connect.NewClient[wire.SessionTokenRequest, wire.SessionTokenResponse](
+			httpClient,
+			baseURL+RunnerServiceSessionTokenProcedure,
+			connect.WithSchema(runnerServiceMethods.ByName("SessionToken")),
+			connect.WithClientOptions(opts...),
+		),
 		endToken: connect.NewClient[wire.EndTokenRequest, wire.EndTokenResponse](
 			httpClient,
 			baseURL+RunnerServiceEndTokenProcedure,
@@ -161,16 +174,17 @@ func NewRunnerServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 
 // runnerServiceClient implements RunnerServiceClient.
 type runnerServiceClient struct {
-	register   *connect.Client[wire.RegisterRequest, wire.RegisterResponse]
-	hello      *connect.Client[wire.HelloRequest, wire.HelloResponse]
-	sync       *connect.Client[wire.SyncRequest, wire.SyncResponse]
-	fetch      *connect.Client[wire.FetchRequest, wire.FetchResponse]
-	values     *connect.Client[wire.ValuesRequest, wire.ValuesResponse]
-	cloneToken *connect.Client[wire.CloneTokenRequest, wire.CloneTokenResponse]
-	endToken   *connect.Client[wire.EndTokenRequest, wire.EndTokenResponse]
-	report     *connect.Client[wire.ReportRequest, wire.ReportResponse]
-	appendLog  *connect.Client[wire.AppendLogRequest, wire.AppendLogResponse]
-	exchange   *connect.Client[wire.ExchangeRequest, wire.ExchangeResponse]
+	register     *connect.Client[wire.RegisterRequest, wire.RegisterResponse]
+	hello        *connect.Client[wire.HelloRequest, wire.HelloResponse]
+	sync         *connect.Client[wire.SyncRequest, wire.SyncResponse]
+	fetch        *connect.Client[wire.FetchRequest, wire.FetchResponse]
+	values       *connect.Client[wire.ValuesRequest, wire.ValuesResponse]
+	cloneToken   *connect.Client[wire.CloneTokenRequest, wire.CloneTokenResponse]
+	sessionToken *connect.Client[wire.SessionTokenRequest, wire.SessionTokenResponse]
+	endToken     *connect.Client[wire.EndTokenRequest, wire.EndTokenResponse]
+	report       *connect.Client[wire.ReportRequest, wire.ReportResponse]
+	appendLog    *connect.Client[wire.AppendLogRequest, wire.AppendLogResponse]
+	exchange     *connect.Client[wire.ExchangeRequest, wire.ExchangeResponse]
 }
 
 // Register calls claudehub.runner.v1.RunnerService.Register.
@@ -221,6 +235,15 @@ func (c *runnerServiceClient) Values(ctx context.Context, req *wire.ValuesReques
 // CloneToken calls claudehub.runner.v1.RunnerService.CloneToken.
 func (c *runnerServiceClient) CloneToken(ctx context.Context, req *wire.CloneTokenRequest) (*wire.CloneTokenResponse, error) {
 	response, err := c.cloneToken.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// SessionToken calls claudehub.runner.v1.RunnerService.SessionToken.
+func (c *runnerServiceClient) SessionToken(ctx context.Context, req *wire.SessionTokenRequest) (*wire.SessionTokenResponse, error) {
+	response, err := c.sessionToken.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -279,7 +302,11 @@ type RunnerServiceHandler interface {
 	// CloneToken brings a token that reads exactly the Repo of an assignment that should run, made for this call: asked for just
 	// before cloning (since protocol 3). For the Runner's memory only, and given back by EndToken.
 	CloneToken(context.Context, *wire.CloneTokenRequest) (*wire.CloneTokenResponse, error)
-	// EndToken gives a token back once the clone has ended, however it did. Under any fence; one that has ended is no error.
+	// SessionToken brings a token for git in the Sandbox of a Session that should run, with the rights that the Session's person
+	// has at that moment, or says that the one the Runner has is still right (since protocol 4). As CloneToken's otherwise.
+	SessionToken(context.Context, *wire.SessionTokenRequest) (*wire.SessionTokenResponse, error)
+	// EndToken gives a token back once its clone or its Session's Sandbox has ended, however it did. Under any fence; one that has
+	// ended is no error.
 	EndToken(context.Context, *wire.EndTokenRequest) (*wire.EndTokenResponse, error)
 	// Report stores a state change. Repeatable; refused under an older fence (code aborted).
 	Report(context.Context, *wire.ReportRequest) (*wire.ReportResponse, error)
@@ -332,6 +359,12 @@ func NewRunnerServiceHandler(svc RunnerServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(runnerServiceMethods.ByName("CloneToken")),
 		connect.WithHandlerOptions(opts...),
 	)
+	runnerServiceSessionTokenHandler := connect.NewUnaryHandlerSimple(
+		RunnerServiceSessionTokenProcedure,
+		svc.SessionToken,
+		connect.WithSchema(runnerServiceMethods.ByName("SessionToken")),
+		connect.WithHandlerOptions(opts...),
+	)
 	runnerServiceEndTokenHandler := connect.NewUnaryHandlerSimple(
 		RunnerServiceEndTokenProcedure,
 		svc.EndToken,
@@ -370,6 +403,8 @@ func NewRunnerServiceHandler(svc RunnerServiceHandler, opts ...connect.HandlerOp
 			runnerServiceValuesHandler.ServeHTTP(w, r)
 		case RunnerServiceCloneTokenProcedure:
 			runnerServiceCloneTokenHandler.ServeHTTP(w, r)
+		case RunnerServiceSessionTokenProcedure:
+			runnerServiceSessionTokenHandler.ServeHTTP(w, r)
 		case RunnerServiceEndTokenProcedure:
 			runnerServiceEndTokenHandler.ServeHTTP(w, r)
 		case RunnerServiceReportProcedure:
@@ -409,6 +444,10 @@ func (UnimplementedRunnerServiceHandler) Values(context.Context, *wire.ValuesReq
 
 func (UnimplementedRunnerServiceHandler) CloneToken(context.Context, *wire.CloneTokenRequest) (*wire.CloneTokenResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("claudehub.runner.v1.RunnerService.CloneToken is not implemented"))
+}
+
+func (UnimplementedRunnerServiceHandler) SessionToken(context.Context, *wire.SessionTokenRequest) (*wire.SessionTokenResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("claudehub.runner.v1.RunnerService.SessionToken is not implemented"))
 }
 
 func (UnimplementedRunnerServiceHandler) EndToken(context.Context, *wire.EndTokenRequest) (*wire.EndTokenResponse, error) {
