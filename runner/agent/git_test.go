@@ -114,7 +114,9 @@ func TestARefusalIsALineAndGitGoesOn(t *testing.T) {
 func TestWhoPushesWithoutTheRightIsToldSoAndAskedForTheirOwnCredentials(t *testing.T) {
 	t.Parallel()
 	b := boot(t, image{})
-	b.withGit(func(Question) Reply { return Reply{Username: "u", Password: "p", ReadOnly: "pushing needs write access"} })
+	b.withGit(func(Question) Reply {
+		return Reply{Username: "u", Password: "p", ReadOnly: "pushing needs write access"}
+	})
 	// The agent stands for git-remote-https, which each of them starts.
 	for argv0, want := range map[string]bool{"git fetch origin": false, "git push origin": true, "git send-pack --stateless-rpc": true, "make": false} {
 		words := strings.Fields(argv0)
