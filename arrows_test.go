@@ -30,6 +30,7 @@ var arrows = map[string]string{
 	"app/fleet":       "store app/audit app/fault runner/wire runner/redact",
 	"app/token":       "app/github app/fleet",
 	"app/checks":      "store app/github runner/redact",
+	"app/setup":       "store app/github app/seal app/access app/audit app/fault",
 	"app/variable":    "store envspec app/seal app/access app/github app/audit app/fault runner/wire runner/redact",
 	"app/environment": "store envspec app/access app/github app/variable app/fleet app/audit app/fault runner/wire",
 	"app/session":     "store app/access app/github app/environment app/variable app/fleet app/audit app/fault runner/wire",

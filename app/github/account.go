@@ -222,6 +222,7 @@ func (u *User) repository(ctx context.Context, path string) (Repository, error) 
 type Self struct {
 	ID          int64
 	Slug, Name  string
+	ClientID    string
 	Owner       Account
 	Permissions map[string]string
 	Events      []string
@@ -233,6 +234,7 @@ func (a *App) Self(ctx context.Context) (Self, error) {
 		ID          int64             `json:"id"`
 		Slug        string            `json:"slug"`
 		Name        string            `json:"name"`
+		ClientID    string            `json:"client_id"`
 		Owner       *accountJSON      `json:"owner"`
 		Permissions map[string]string `json:"permissions"`
 		Events      []string          `json:"events"`
@@ -246,7 +248,7 @@ func (a *App) Self(ctx context.Context) (Self, error) {
 	a.mu.Lock()
 	a.slug = j.Slug
 	a.mu.Unlock()
-	return Self{j.ID, j.Slug, j.Name, j.Owner.account(), j.Permissions, j.Events}, nil
+	return Self{j.ID, j.Slug, j.Name, j.ClientID, j.Owner.account(), j.Permissions, j.Events}, nil
 }
 
 // Installations are all of the App's.

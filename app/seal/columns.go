@@ -25,6 +25,7 @@ type Column struct {
 var columns = []Column{
 	{Table: "variable_values", Column: "sealed", KeyColumn: "sealed_key_id", ID: "id", LostAt: "lost_at"},
 	{Table: "shared_variables", Column: "sealed", KeyColumn: "sealed_key_id", ID: "id", LostAt: "lost_at"},
+	{Table: "github_secrets", Column: "sealed", KeyColumn: "sealed_key_id", ID: "id", LostAt: "lost_at"},
 }
 
 // Columns is every column of sealed values in the schema.

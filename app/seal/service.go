@@ -152,6 +152,9 @@ func (s *Service) Seal(tx *store.Tx, place Place, plain []byte) (sealed []byte, 
 	return s.keys.Seal(place, plain)
 }
 
+// Ready fails as Seal would at this moment, with ErrNoKey or *RetiredError: for who should know it before they begin.
+func (s *Service) Ready(tx *store.Tx) error { return s.usable(tx) }
+
 // usable reads the key's row, so that a transaction that seals and the one that retires the key can't both commit.
 func (s *Service) usable(tx *store.Tx) error {
 	id := s.keys.Primary()
