@@ -26,7 +26,7 @@ var arrows = map[string]string{
 	"app/github":      "",
 	"app/audit":       "store",
 	"app/seal":        "store",
-	"app/access":      "store app/github app/audit app/fault",
+	"app/access":      "store app/github app/seal app/audit app/fault",
 	"app/fleet":       "store app/audit app/fault runner/wire runner/redact",
 	"app/token":       "app/github app/fleet",
 	"app/checks":      "store app/github runner/redact",

@@ -75,7 +75,7 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	for _, r := range cfg.Dev.Repos {
 		repos = append(repos, access.Repo{ID: r.ID, Name: r.Name, CloneURL: r.URL})
 	}
-	if h.gate, err = access.Open(ctx, db, access.Options{DevLogin: cfg.Dev.Login, DevRepos: repos}); err != nil {
+	if h.gate, err = access.Open(ctx, db, access.Options{DevLogin: cfg.Dev.Login, DevRepos: repos, GitHub: h.app, Seal: h.seal, Log: log}); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	h.fleet = fleet.New(db, fleet.Options{LogLimit: int64(cfg.Hub.LogLimit), Version: version, Tokens: token.Of(h.app, log), Log: log})
@@ -122,6 +122,9 @@ func (h *hub) run(ctx context.Context) error {
 	if err := h.fleet.Start(ctx); err != nil {
 		return fmt.Errorf("start the fleet: %w", err)
 	}
+	if err := h.gate.Start(ctx); err != nil {
+		return fmt.Errorf("start the gate: %w", err)
+	}
 	failed := make(chan error, 1)
 	go func() { failed <- h.server.Serve(h.listener) }()
 	known, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
@@ -142,6 +145,7 @@ func (h *hub) run(ctx context.Context) error {
 	if e := h.server.Shutdown(grace); e != nil {
 		err = errors.Join(err, h.server.Close())
 	}
+	h.gate.Stop()
 	stopKeeping()
 	<-kept
 	<-introduced

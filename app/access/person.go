@@ -6,13 +6,16 @@ import (
 	"crypto/sha256"
 	"database/sql"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/claude-hub/claude-hub/app/audit"
 	"github.com/claude-hub/claude-hub/app/fault"
+	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/store"
 )
 
@@ -22,19 +25,35 @@ const (
 	BrowserLife = 30 * 24 * time.Hour
 )
 
-// Person is somebody who is signed in. The zero Person is nobody.
+// Person is somebody who is signed in, in a browser or by a token. The zero Person is nobody.
 type Person struct {
 	id, source, login string
+	github            int64
+	credential        string  // its hash; "" of somebody who isn't here, but pressed something at GitHub
+	limits            *limits // nil: everything the person may do
+}
+
+// limits are what a token may do of all that its person may.
+type limits struct {
+	scopes  []Scope
+	repos   []github.RepoID // nil: all
+	expires time.Time
 }
 
 // ID is stable for a person's whole life; Login may change and be given to others.
 func (p Person) ID() string    { return p.id }
 func (p Person) Login() string { return p.login }
 
+// GitHubID is GitHub's numeric id of the person, 0 of somebody who came by dev login.
+func (p Person) GitHubID() int64 { return p.github }
+
 // Dev tells that the person came by dev login and so reaches every Repo while it is on (ADR 0009).
 func (p Person) Dev() bool { return p.source == sourceDev }
 
-const sourceDev = "dev"
+const (
+	sourceDev    = "dev"
+	sourceGitHub = "github"
+)
 
 var devName = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]{0,37}[a-z0-9])?$`)
 
@@ -47,20 +66,23 @@ func (g *Gate) SignInDev(ctx context.Context, login string) (Person, string, err
 	if !devName.MatchString(login) {
 		return Person{}, "", fault.Field("login", "A name has 1 to 39 lower-case letters, digits and inner hyphens.")
 	}
-	return g.issue(ctx, login, credential{kind: kindBrowser, name: "browser", life: BrowserLife})
+	return g.issueDev(ctx, login, credential{kind: kindBrowser, name: "browser", life: BrowserLife})
 }
 
-// IssueToken makes a token for the CLI and the API under a dev person's name. Only its hash is kept.
+// IssueToken makes a token for the CLI and the API under a dev person's name, that may do everything they may. Only its
+// hash is kept.
 func (g *Gate) IssueToken(ctx context.Context, login, name string, life time.Duration) (Person, string, error) {
 	if !g.dev {
 		return Person{}, "", fault.New(fault.Refused, "Dev login is off, so there is nobody to issue a token to.")
 	}
-	return g.issue(ctx, login, credential{kind: kindToken, name: name, life: life})
+	return g.issueDev(ctx, login, credential{kind: kindToken, name: name, life: life})
 }
 
 type credential struct {
 	kind, name string
 	life       time.Duration
+	scopes     []Scope // nil: all
+	repos      []github.RepoID
 }
 
 const (
@@ -68,61 +90,123 @@ const (
 	kindToken   = "token"
 )
 
-func (g *Gate) issue(ctx context.Context, login string, c credential) (who Person, secret string, err error) {
-	secret = newSecret()
+func (g *Gate) issueDev(ctx context.Context, login string, c credential) (who Person, secret string, err error) {
 	err = g.db.Write(ctx, func(tx *store.Tx) error {
-		now := tx.Now()
-		if _, err := tx.Exec(upsertPersonSQL, store.NewID(), sourceDev, login, now.UnixMilli()); err != nil {
+		who = Person{}
+		if _, err := tx.Exec(upsertPersonSQL, store.NewID(), sourceDev, login, tx.Now().UnixMilli()); err != nil {
 			return fmt.Errorf("save person: %w", err)
 		}
 		if err := tx.Row(personByLoginSQL, sourceDev, login).Scan(&who.id, &who.source, &who.login); err != nil {
 			return fmt.Errorf("read person: %w", err)
 		}
-		if _, err := tx.Exec(deleteExpiredSQL, now.UnixMilli(), now.Add(-BrowserIdle).UnixMilli()); err != nil {
-			return fmt.Errorf("delete expired credentials: %w", err)
-		}
-		if _, err := tx.Exec(insertCredentialSQL, hash(secret), who.id, c.kind, c.name, now.UnixMilli(), now.Add(c.life).UnixMilli()); err != nil {
-			return fmt.Errorf("save credential: %w", err)
+		if secret, err = issue(tx, &who, c); err != nil {
+			return err
 		}
 		return audit.Record(tx, audit.Entry{Who: who.id, Action: "sign-in." + c.kind, Subject: who.id, Detail: map[string]any{"name": c.name}})
 	})
 	return who, secret, err
 }
 
+// issue makes a credential for who, who is then signed in by it.
+func issue(tx *store.Tx, who *Person, c credential) (secret string, err error) {
+	now := tx.Now()
+	if _, err := tx.Exec(deleteExpiredSQL, now.UnixMilli(), now.Add(-BrowserIdle).UnixMilli()); err != nil {
+		return "", fmt.Errorf("delete expired credentials: %w", err)
+	}
+	if c.scopes == nil {
+		c.scopes = Scopes()
+	}
+	var repos any
+	if c.repos != nil {
+		b, err := json.Marshal(c.repos)
+		if err != nil {
+			return "", err
+		}
+		repos = string(b)
+	}
+	secret = newSecret()
+	h := hash(secret)
+	if _, err := tx.Exec(insertCredentialSQL, h, who.id, c.kind, store.Text(c.name), now.UnixMilli(), now.Add(c.life).UnixMilli(), join(c.scopes), repos); err != nil {
+		return "", fmt.Errorf("save credential: %w", err)
+	}
+	who.credential = string(h)
+	return secret, nil
+}
+
 // Browser returns who a browser session's secret belongs to; Token the same for an API token. Both answer an
 // Unauthorized fault for a secret that is unknown, expired or of the other kind.
+//
+// A person of GitHub is signed in as long as GitHub shows them a Repo of this Hub's App, or the config lists them: that is
+// asked again when it is older than [Options].Age. While GitHub can't be reached what it said last is good up to
+// [Options].Outage, then the fault is Unavailable.
 func (g *Gate) Browser(ctx context.Context, secret string) (Person, error) {
 	return g.whose(ctx, secret, kindBrowser)
 }
 
-// Token is described with Browser.
+// Token is described with Browser. What the token may do of all that its person may, the Person carries: see
+// [Person.Can]; that it is for some Repos only, every method of the Gate enforces.
 func (g *Gate) Token(ctx context.Context, secret string) (Person, error) {
 	return g.whose(ctx, secret, kindToken)
 }
 
+// errNobody is the same for every secret that signs nobody in.
+var errNobody = fault.New(fault.Unauthorized, "You are not signed in.")
+
+// seenEvery is how often the use of a credential is written down: reading pages should not write each time.
+func seenEvery(kind string) time.Duration {
+	if kind == kindToken {
+		return 5 * time.Minute // people look at the last use of their tokens
+	}
+	return time.Hour
+}
+
 func (g *Gate) whose(ctx context.Context, secret, kind string) (Person, error) {
 	var who Person
-	var stale bool
-	err := g.db.Read(ctx, func(tx *store.Tx) error {
-		var k string
-		var seen, expires int64
-		if err := tx.Row(credentialSQL, hash(secret)).Scan(&who.id, &who.source, &who.login, &k, &seen, &expires); err != nil {
-			return err
-		}
-		now := tx.Now().UnixMilli()
-		if k != kind || now >= expires || (k == kindBrowser && now-seen >= BrowserIdle.Milliseconds()) || (who.source == sourceDev && !g.dev) {
-			return sql.ErrNoRows
-		}
-		stale = now-seen > time.Hour.Milliseconds()
-		return nil
+	var unseen bool
+	_, err := g.current(Reading(ctx), func() (v view, err error) {
+		err = g.db.Read(ctx, func(tx *store.Tx) error {
+			v, who, unseen = view{now: tx.Now()}, Person{}, false
+			var k, scopes string
+			var repos sql.NullString
+			var seen, expires int64
+			if err := tx.Row(credentialSQL, hash(secret)).Scan(append([]any{
+				&who.id, &who.source, &who.login, &who.github, &k, &seen, &expires, &scopes, &repos}, v.standing.dest()...)...); err != nil {
+				return err
+			}
+			now := tx.Now().UnixMilli()
+			if k != kind || now >= expires || (k == kindBrowser && now-seen >= BrowserIdle.Milliseconds()) || (who.Dev() && !g.dev) {
+				return store.ErrNotFound
+			}
+			unseen = now-seen > seenEvery(kind).Milliseconds()
+			who.credential = string(hash(secret))
+			if kind == kindToken {
+				who.limits = &limits{scopes: split(scopes), expires: time.UnixMilli(expires)}
+				if repos.Valid {
+					who.limits.repos = []github.RepoID{} // null would be all
+					if err := json.Unmarshal([]byte(repos.String), &who.limits.repos); err != nil {
+						return fmt.Errorf("the Repos of a token of %s can't be read: %w", who.id, err)
+					}
+				}
+			}
+			v.who, v.yes = who, who.github == 0 || v.standing.any || g.listed(who.github)
+			return nil
+		})
+		return v, err
 	})
-	if errors.Is(err, sql.ErrNoRows) {
-		return Person{}, fault.New(fault.Unauthorized, "You are not signed in.")
-	}
-	if err != nil {
+	var signedOut *signedOutError
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return Person{}, errNobody
+	case errors.Is(err, errDenied):
+		return Person{}, fault.New(fault.Unauthorized, "GitHub no longer shows a Repo of this Hub to %s. %s", who.login, g.howToInstall())
+	case errors.As(err, &signedOut) && kind == kindToken:
+		return Person{}, fault.New(fault.Unauthorized, "The sign-in at GitHub behind this token has ended. It works again once %s has signed in to the Hub in a browser.", who.login)
+	case errors.As(err, &signedOut):
+		return Person{}, signedOut.fault()
+	case err != nil:
 		return Person{}, fmt.Errorf("look up credential: %w", err)
 	}
-	if stale { // at most one write an hour, so that reading pages doesn't write
+	if unseen {
 		err = g.db.Write(ctx, func(tx *store.Tx) error {
 			_, err := tx.Exec(seenSQL, hash(secret), tx.Now().UnixMilli())
 			return err
@@ -134,9 +218,38 @@ func (g *Gate) whose(ctx context.Context, secret, kind string) (Person, error) {
 // SignOut ends the session or token with this secret.
 func (g *Gate) SignOut(ctx context.Context, secret string) error {
 	return g.db.Write(ctx, func(tx *store.Tx) error {
-		_, err := tx.Exec(deleteCredentialSQL, hash(secret))
+		var person string
+		err := tx.Row(credentialOfSQL, hash(secret)).Scan(&person)
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		if err == nil {
+			_, err = tx.Exec(deleteCredentialSQL, hash(secret))
+			tx.Wake(topic(person))
+		}
 		return err
 	})
+}
+
+// SignOutEverywhere ends all sessions of the person in browsers, this one included. Their tokens stay: those are revoked
+// one by one.
+func (g *Gate) SignOutEverywhere(ctx context.Context, who Person) error {
+	return g.db.Write(ctx, func(tx *store.Tx) error {
+		n, err := tx.Exec(deleteBrowsersSQL, who.id)
+		if err != nil {
+			return fmt.Errorf("end the sessions: %w", err)
+		}
+		tx.Wake(topic(who.id))
+		return audit.Record(tx, audit.Entry{Who: who.id, Action: "sign-out.everywhere", Subject: who.id, Detail: map[string]any{"sessions": n}})
+	})
+}
+
+// Browsers is how many sessions the person has in browsers.
+func (g *Gate) Browsers(ctx context.Context, who Person) (n int, err error) {
+	err = g.db.Read(ctx, func(tx *store.Tx) error {
+		return tx.Row(countBrowsersSQL, who.id, tx.Now().UnixMilli(), tx.Now().Add(-BrowserIdle).UnixMilli()).Scan(&n)
+	})
+	return n, err
 }
 
 func newSecret() string {
@@ -148,4 +261,20 @@ func newSecret() string {
 func hash(secret string) []byte {
 	h := sha256.Sum256([]byte(secret))
 	return h[:]
+}
+
+func join(scopes []Scope) string {
+	words := make([]string, len(scopes))
+	for i, s := range scopes {
+		words[i] = string(s)
+	}
+	return strings.Join(words, " ")
+}
+
+func split(s string) []Scope {
+	var scopes []Scope
+	for _, word := range strings.Fields(s) {
+		scopes = append(scopes, Scope(word))
+	}
+	return scopes
 }

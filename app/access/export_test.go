@@ -1,0 +1,12 @@
+package access
+
+import (
+	"context"
+	"time"
+)
+
+// Sweep is one round of what Start does again and again.
+func (g *Gate) Sweep(ctx context.Context) { g.sweep(ctx) }
+
+// Patience sets how long calls wait for GitHub: reading where an old answer is good, and any other.
+func (g *Gate) Patience(reading, other time.Duration) { g.patience, g.wait = reading, other }

@@ -1,0 +1,154 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/claude-hub/claude-hub/app/fault"
+	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/store"
+)
+
+// Webhooks come late, twice and in any order, or not at all (facts/github.md §3, §4): here they only drop what is kept, so
+// that the next check asks GitHub. What is dropped is no access until then, also while GitHub can't be reached.
+
+// ForgetPerson drops what is kept of a person's access, by GitHub's id. Who never signed in is no error.
+func (g *Gate) ForgetPerson(ctx context.Context, githubID int64) error {
+	return g.db.Write(ctx, func(tx *store.Tx) error {
+		var who Person
+		err := tx.Row(personByGitHubIDSQL, githubID).Scan(&who.id, &who.source, &who.login, &who.github)
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		if err == nil {
+			_, err = tx.Exec(nothingSQL, who.id)
+		}
+		if err == nil {
+			_, err = tx.Exec(bumpSQL, who.id)
+		}
+		if err != nil {
+			return fmt.Errorf("forget the access of %s: %w", who.id, err)
+		}
+		tx.Wake(topic(who.id))
+		return nil
+	})
+}
+
+// ForgetRepo drops everybody's access to a Repo.
+func (g *Gate) ForgetRepo(ctx context.Context, repo github.RepoID) error {
+	if app, err := g.github.App(); err == nil {
+		app.ForgetRepo(repo)
+	}
+	return g.forget(ctx, ofRepoSQL, int64(repo))
+}
+
+// ForgetInstallation drops everybody's access to the Repos of an installation: it was removed, suspended, or has others
+// now.
+func (g *Gate) ForgetInstallation(ctx context.Context, installation int64) error {
+	if app, err := g.github.App(); err == nil {
+		app.Forget(installation)
+	}
+	return g.forget(ctx, ofInstallationSQL, installation)
+}
+
+// ForgetAccount drops everybody's access to the Repos of a person or an organization: somebody left or joined it, or one of
+// its teams.
+func (g *Gate) ForgetAccount(ctx context.Context, accountID int64) error {
+	return g.forget(ctx, ofAccountSQL, accountID)
+}
+
+func (g *Gate) forget(ctx context.Context, which string, id int64) error {
+	return g.db.Write(ctx, func(tx *store.Tx) error {
+		people, err := store.All(tx, store.Scan1[string], `SELECT DISTINCT person_id FROM repo_access WHERE `+which, id)
+		if err != nil {
+			return fmt.Errorf("look up whose access to forget: %w", err)
+		}
+		for _, person := range people {
+			if _, err := tx.Exec(bumpSQL, person); err != nil {
+				return fmt.Errorf("forget the access of %s: %w", person, err)
+			}
+			tx.Wake(topic(person))
+		}
+		if _, err := tx.Exec(`DELETE FROM repo_access WHERE `+which, id); err != nil {
+			return fmt.Errorf("forget access: %w", err)
+		}
+		return nil
+	})
+}
+
+// Revoked is for github_app_authorization.revoked: the person took back what they let the App do. What is kept of their
+// access is dropped, and GitHub asked whether it still knows their tokens; if it doesn't, their sessions end. The event may
+// be older than their last sign-in, which then stays. Unavailable if GitHub can't be asked: ask again later.
+func (g *Gate) Revoked(ctx context.Context, githubID int64) error {
+	if err := g.ForgetPerson(ctx, githubID); err != nil {
+		return err
+	}
+	var who Person
+	err := g.db.Read(ctx, func(tx *store.Tx) error {
+		return tx.Row(personByGitHubIDSQL, githubID).Scan(&who.id, &who.source, &who.login, &who.github)
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look up who took the authorization back: %w", err)
+	}
+	err = g.refresh(ctx, who.id, g.db.Now(), g.wait)
+	var signedOut *signedOutError
+	if errors.As(err, &signedOut) {
+		return nil
+	}
+	return explain(err)
+}
+
+// RepoIs takes what an event says of a Repo: it was renamed, transferred, archived or is new here. Since events come in any
+// order, what differs from what is known is read from GitHub, by id. A Repo that went to another account, or to no
+// installation, is nobody's until GitHub lists it for them again. Unavailable if GitHub can't be asked: ask again later.
+func (g *Gate) RepoIs(ctx context.Context, r github.Repository) error {
+	if r.ID <= 0 {
+		return nil
+	}
+	var known Repo
+	err := g.db.Read(ctx, func(tx *store.Tx) (err error) {
+		known, err = ReadRepo(tx, r.ID)
+		return err
+	})
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	if known.Dev || known.ID != 0 && known.Installation != 0 && known == told(known, r) {
+		return nil
+	}
+	app, err := g.github.App()
+	if err != nil {
+		return fault.New(fault.Unavailable, "%s", words(err))
+	}
+	app.ForgetRepo(r.ID)
+	asked := g.db.Now()
+	now, err := app.Repository(ctx, r.ID)
+	var installation int64
+	if err == nil {
+		installation, err = app.InstallationOf(ctx, r.ID)
+	}
+	if github.NotInstalled.Is(err) || github.NotFound.Is(err) || github.Suspended.Is(err) {
+		return g.ForgetRepo(ctx, r.ID)
+	}
+	if err != nil {
+		return inWords(err)
+	}
+	is := repoOf(listed{now, installation, app.Endpoints().CloneURL(now.FullName)})
+	if known.ID != 0 && (is.Account != known.Account || is.Installation != known.Installation) {
+		if err := g.ForgetRepo(ctx, r.ID); err != nil {
+			return err
+		}
+	}
+	return g.db.Write(ctx, func(tx *store.Tx) error { return keepRepo(tx, is, asked) })
+}
+
+// told is known with what an event says of it.
+func told(known Repo, r github.Repository) Repo {
+	known.Name, known.Private, known.Archived, known.Account = store.Text(r.FullName), r.Private, r.Archived, r.Owner.ID
+	known.DefaultBranch = store.Text(r.DefaultBranch)
+	return known
+}
