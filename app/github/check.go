@@ -25,6 +25,8 @@ type CheckRun struct {
 	Annotations          []Annotation
 	// Buttons show only once the run has completed (facts/github.md §3). None clears those of before.
 	Buttons []Button
+	// Noted is how many annotations GitHub has by now. Only answers have it.
+	Noted int
 }
 
 // Annotation is a remark on lines of a file, both counted from 1. Columns are only for one line; 0 is none.
@@ -102,6 +104,7 @@ type checkJSON struct {
 		Title   string `json:"title"`
 		Summary string `json:"summary"`
 		Text    string `json:"text"`
+		Noted   int    `json:"annotations_count"`
 	} `json:"output"`
 	App struct {
 		ID int64 `json:"id"`
@@ -111,7 +114,7 @@ type checkJSON struct {
 func (j checkJSON) check() CheckRun {
 	c := CheckRun{
 		ID: j.ID, SHA: j.HeadSHA, Name: j.Name, ExternalID: j.ExternalID, DetailsURL: j.DetailsURL, Status: j.Status,
-		Conclusion: j.Conclusion, Title: j.Output.Title, Summary: j.Output.Summary, Text: j.Output.Text,
+		Conclusion: j.Conclusion, Title: j.Output.Title, Summary: j.Output.Summary, Text: j.Output.Text, Noted: j.Output.Noted,
 	}
 	if j.StartedAt != nil {
 		c.Started = *j.StartedAt

@@ -143,6 +143,9 @@ func TestAnnotationsBeyondFiftyFollow(t *testing.T) {
 	}
 	ok(t, errOf(r.app.CreateCheckRun(t.Context(), r.id(), c)))
 	shown := r.repo.Checks(sha)
+	if got := must[github.CheckRun](t)(r.app.CheckRun(t.Context(), r.id(), shown[0].ID)); got.Noted != 120 {
+		t.Errorf("%d are said to be there", got.Noted)
+	}
 	if len(shown) != 1 || len(shown[0].Annotations) != 120 || shown[0].Annotations[119].Message != "119" {
 		t.Errorf("GitHub shows %d annotations on %d runs", len(shown[0].Annotations), len(shown))
 	}

@@ -11,11 +11,11 @@ CREATE TABLE check_runs (
     view           TEXT   NOT NULL, -- JSON: everything else that is shown
     version        BIGINT NOT NULL CHECK (version > 0),
     created_at     BIGINT NOT NULL,
-    changed_at     BIGINT NOT NULL,
+    changed_at     BIGINT NOT NULL, -- its state
 
     -- What GitHub has.
     app_id         BIGINT NOT NULL DEFAULT 0, -- the App that made, or is making, the check run
-    check_run      BIGINT UNIQUE,             -- GitHub's id of it
+    check_run      BIGINT,                    -- GitHub's id of it
     creating_since BIGINT NOT NULL DEFAULT 0, -- a POST may have been sent then: look before another one
     shown          BIGINT NOT NULL DEFAULT 0,
     shown_status   TEXT   NOT NULL DEFAULT '',
@@ -35,7 +35,8 @@ CREATE TABLE check_runs (
     CHECK (shown <= version)
 );
 CREATE INDEX check_runs_pending ON check_runs (installation, next_try) WHERE shown < version;
-CREATE INDEX check_runs_repo ON check_runs (repo_id, sha);
+CREATE INDEX check_runs_run ON check_runs (check_run);
+CREATE INDEX check_runs_repo ON check_runs (repo_id);
 
 -- Writes to GitHub go one after another in each installation, whichever Hub makes them. 0 is finding out the installation.
 CREATE TABLE check_lanes (
