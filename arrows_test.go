@@ -35,11 +35,11 @@ var arrows = map[string]string{
 	"app/environment": "store envspec app/access app/github app/variable app/fleet app/audit app/fault runner/wire",
 	"app/session":     "store app/access app/github app/environment app/variable app/fleet app/audit app/fault runner/wire",
 
-	"handlers":           "store envspec app/fault app/access app/environment app/variable app/session app/fleet handlers/request handlers/api handlers/web handlers/runnerapi",
+	"handlers":           "store envspec app/fault app/access app/environment app/variable app/session app/fleet app/setup handlers/request handlers/api handlers/web handlers/runnerapi",
 	"handlers/request":   "app/fault",
 	"handlers/runnerapi": "store app/fleet app/fault runner/wire",
 	"handlers/api":       "handlers/request store envspec app/fault app/github app/access app/environment app/variable app/session app/fleet runner/wire",
-	"handlers/web":       "handlers/request runner/redact store envspec app/fault app/github app/access app/environment app/variable app/session app/fleet runner/wire",
+	"handlers/web":       "handlers/request runner/redact store envspec app/fault app/github app/setup app/access app/environment app/variable app/session app/fleet runner/wire",
 
 	"runner/sandbox/oci": "runner/sandbox",
 	"runner/image":       "runner/sandbox",

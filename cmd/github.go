@@ -4,32 +4,50 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/app/setup"
 )
 
+// makeApp makes a GitHub App of a Hub at url, whichever way its credentials came.
+func makeApp(url string) func(github.Endpoints, github.Credentials) (*github.App, error) {
+	return func(at github.Endpoints, c github.Credentials) (*github.App, error) {
+		return github.New(github.Options{Endpoints: at, Credentials: c, Callback: strings.TrimRight(url, "/") + setup.CallbackPath, Version: version})
+	}
+}
+
 // openApp makes the GitHub App of the config; nil: the config has none. It asks GitHub nothing.
-func openApp(cfg fileConfig) (*github.App, error) {
+func openApp(cfg fileConfig, url string) (*github.App, *github.Credentials, error) {
 	if !cfg.GitHub.On() {
-		return nil, nil
+		return nil, nil, nil
 	}
 	cred, err := cfg.GitHub.Credentials()
 	if err != nil {
-		return nil, usageError{err}
+		return nil, nil, usageError{err}
 	}
-	o := github.Options{Endpoints: cfg.GitHub.Endpoints(), Credentials: cred, Version: version}
-	if cfg.Hub.URL != "" {
-		o.Callback = strings.TrimRight(cfg.Hub.URL, "/") + "/auth/github/callback"
-	}
-	app, err := github.New(o)
+	app, err := makeApp(url)(cfg.GitHub.Endpoints(), cred)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("the section github of the config: %w", err)}
+		return nil, nil, usageError{fmt.Errorf("the section github of the config: %w", err)}
 	}
-	return app, nil
+	return app, &cred, nil
+}
+
+// openSetup prints, where the Hub has no GitHub App and isn't in dev mode, where the operator sets one up.
+func openSetup(ctx context.Context, s *setup.Service, console io.Writer) error {
+	if is, err := s.Configured(ctx); err != nil || is {
+		return err
+	}
+	token, _, err := s.NewToken(ctx, "system: start of "+hubName(), false)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(console, "\nThis Hub has no GitHub App yet. Set one up here, within an hour (the address works once):\n\n  %s\n\n", s.URL(token))
+	return err
 }
 
 // introduce says in the log which GitHub App the Hub is, and what it lacks. GitHub may be away: then it says that.
@@ -37,7 +55,9 @@ func introduce(ctx context.Context, holder *github.Holder, cfg fileConfig, log z
 	app, none := holder.App()
 	switch {
 	case none != nil && !devMode(cfg):
-		log.Warn().Msg("the Hub has no GitHub App (section github of the config) and is not in dev mode (keys dev.login and dev.repos): nobody can sign in and nothing is cloned")
+		// Without the address: a token is for the console, and logs go further.
+		log.Warn().Msg("the Hub has no GitHub App and is not in dev mode (keys dev.login and dev.repos): nobody can sign in and nothing is cloned. " +
+			"Its console (standard output) says where to set one up; claude-hub setup-token makes a new address; or name one in the section github of the config")
 		return
 	case none != nil:
 		return

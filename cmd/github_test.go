@@ -115,7 +115,7 @@ func TestAHubWithNeitherAppNorDevModeSaysThatNothingIsCloned(t *testing.T) {
 	t.Parallel()
 	cfg := fileConfig{Data: t.TempDir(), Hub: config.DefaultHub()}
 	cfg.Hub.Listen = "127.0.0.1:0"
-	serves(t, cfg, "has no GitHub App (section github of the config) and is not in dev mode")
+	serves(t, cfg, "the Hub has no GitHub App and is not in dev mode")
 	cfg.Dev.Login = true
 	if log := serves(t, cfg, "the Hub serves"); strings.Contains(log, "no GitHub App") {
 		t.Errorf("in dev mode:\n%s", log)

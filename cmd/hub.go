@@ -1,9 +1,11 @@
 package cmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -17,6 +19,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/app/seal"
 	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/app/setup"
 	"github.com/claude-hub/claude-hub/app/token"
 	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/handlers"
@@ -31,6 +34,7 @@ type hub struct {
 	db       *store.DB
 	seal     *seal.Service
 	gate     *access.Gate
+	setup    *setup.Service
 	fleet    *fleet.Fleet
 	vault    *variable.Vault
 	env      *environment.Service
@@ -38,6 +42,7 @@ type hub struct {
 	listener net.Listener
 	server   *http.Server
 	stopping chan struct{} // closed when streams and long polls should end
+	console  io.Writer     // what the operator reads; nil: nobody does
 	log      zerolog.Logger
 }
 
@@ -51,7 +56,19 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	if err != nil {
 		return nil, err
 	}
-	app, err := openApp(cfg)
+	// Listening comes early, since the App has to know the Hub's address; nothing is answered yet.
+	listener, err := net.Listen("tcp", cfg.Hub.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s (key hub.listen): %w", cfg.Hub.Listen, err)
+	}
+	opened := false
+	defer func() {
+		if !opened {
+			_ = listener.Close()
+		}
+	}()
+	url := cmp.Or(cfg.Hub.URL, "http://"+listener.Addr().String())
+	app, given, err := openApp(cfg, url)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +76,7 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	h := &hub{cfg: cfg, app: github.NewHolder(app), db: db, log: log, stopping: make(chan struct{})}
+	h := &hub{url: url, cfg: cfg, app: github.NewHolder(app), db: db, listener: listener, log: log, stopping: make(chan struct{})}
 	// Before anything writes: a Hub that can't open what is sealed leaves the database as it is.
 	h.seal = seal.New(db, keys, seal.Columns())
 	if err := h.seal.Start(ctx, hubName()); err != nil {
@@ -79,27 +96,22 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 		return nil, errors.Join(err, db.Close())
 	}
 	h.fleet = fleet.New(db, fleet.Options{LogLimit: int64(cfg.Hub.LogLimit), Version: version, Tokens: token.Of(h.app, log), Log: log})
+	h.setup = setup.New(db, h.seal, h.app, setup.Options{Given: given, PublicURL: url, Suggest: cfg.GitHub.URL, Connect: makeApp(url), Log: log})
 	h.vault = variable.New(db, h.seal, h.gate)
 	h.env = environment.New(db, h.fleet, h.vault, environment.Options{TestDeadline: cfg.Hub.TestDeadline, NoHostCredentials: !devMode(cfg)})
 	h.sessions = session.New(db, h.env, h.fleet, session.Options{IdleAfter: cfg.Hub.IdleAfter, DiskSize: int64(cfg.Hub.SessionDisk)})
 
-	if h.listener, err = net.Listen("tcp", cfg.Hub.Listen); err != nil {
-		return nil, errors.Join(fmt.Errorf("listen on %s (key hub.listen): %w", cfg.Hub.Listen, err), db.Close())
-	}
 	if cfg.Dev.Login && !onLoopback(h.listener.Addr()) {
 		log.Warn().Str("listen", h.listener.Addr().String()).Msg("dev login is on: whoever reaches this address may sign in under any name and run commands in Sandboxes")
 	}
-	h.url = cfg.Hub.URL
-	if h.url == "" {
-		h.url = "http://" + h.listener.Addr().String()
-	}
 	routes, err := handlers.New(handlers.Deps{
-		DB: db, Gate: h.gate, Fleet: h.fleet, Vault: h.vault, Environments: h.env, Sessions: h.sessions, PublicURL: h.url, Version: version, Stopping: h.stopping, Log: log,
+		DB: db, Gate: h.gate, Setup: h.setup, Fleet: h.fleet, Vault: h.vault, Environments: h.env, Sessions: h.sessions, PublicURL: h.url, Version: version, Stopping: h.stopping, Log: log,
 	})
 	if err != nil {
-		return nil, errors.Join(err, h.listener.Close(), db.Close())
+		return nil, errors.Join(err, db.Close())
 	}
 	h.server = handlers.NewServer(routes, log)
+	opened = true
 	return h, nil
 }
 
@@ -125,6 +137,9 @@ func (h *hub) run(ctx context.Context) error {
 	if err := h.gate.Start(ctx); err != nil {
 		return fmt.Errorf("start the gate: %w", err)
 	}
+	if err := h.setup.Start(ctx); err != nil {
+		return fmt.Errorf("start the set-up of the GitHub App: %w", err)
+	}
 	failed := make(chan error, 1)
 	go func() { failed <- h.server.Serve(h.listener) }()
 	known, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
@@ -134,9 +149,14 @@ func (h *hub) run(ctx context.Context) error {
 	go func() { introduce(known, h.app, h.cfg, h.log); close(introduced) }()
 	h.log.Info().Str("url", h.url).Msg("the Hub serves")
 	var err error
-	select {
-	case <-ctx.Done():
-	case err = <-failed:
+	if h.console != nil && !devMode(h.cfg) {
+		err = openSetup(context.WithoutCancel(ctx), h.setup, h.console)
+	}
+	if err == nil {
+		select {
+		case <-ctx.Done():
+		case err = <-failed:
+		}
 	}
 	close(h.stopping)
 	h.fleet.Stop() // first: it answers the long polls that Shutdown would wait for
@@ -149,5 +169,6 @@ func (h *hub) run(ctx context.Context) error {
 	stopKeeping()
 	<-kept
 	<-introduced
+	h.setup.Stop()
 	return errors.Join(err, h.db.Close())
 }

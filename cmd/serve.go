@@ -30,6 +30,7 @@ Several Hubs may run on one PostgreSQL database. Runners connect to it; the Hub 
 			if err != nil {
 				return withRemedy(err, flags)
 			}
+			h.console = c.OutOrStdout()
 			return h.run(c.Context())
 		},
 	}

@@ -41,7 +41,7 @@ func (r route) in(repo string) string {
 // routes walks both muxes: a route that is added later is in every test here from then on.
 func routes(t *testing.T, s *site, ids map[string]string) []route {
 	t.Helper()
-	pages, err := web.New(web.Deps{Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Fleet: s.Fleet, Vault: s.Vault, Changes: s.DB, Now: s.DB.Now, PublicURL: &url.URL{Scheme: "http", Host: "hub"}})
+	pages, err := web.New(web.Deps{Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Setup: s.Setup, Fleet: s.Fleet, Vault: s.Vault, Changes: s.DB, Now: s.DB.Now, PublicURL: &url.URL{Scheme: "http", Host: "hub"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,9 +100,9 @@ func furnished(t *testing.T) (*site, []route) {
 	})
 }
 
-// open routes are those that need nobody signed in.
+// open routes are those that need nobody signed in. Those of the set-up ask for a token of the console (web_setup_test.go).
 func (r route) open() bool {
-	return !r.api && (strings.HasPrefix(r.path, "/sign-") || strings.HasPrefix(r.path, "/assets/"))
+	return !r.api && (strings.HasPrefix(r.path, "/sign-") || strings.HasPrefix(r.path, "/assets/") || r.path == "/setup" || strings.HasPrefix(r.path, "/setup/"))
 }
 
 func (r route) send(b *browser, path string, set func(*http.Request)) page {

@@ -16,6 +16,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/environment"
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/app/setup"
 	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/handlers/api"
 	"github.com/claude-hub/claude-hub/handlers/runnerapi"
@@ -29,6 +30,7 @@ type Deps struct {
 	Gate         *access.Gate
 	Environments *environment.Service
 	Sessions     *session.Service
+	Setup        *setup.Service
 	Fleet        *fleet.Fleet
 	Vault        *variable.Vault
 	// PublicURL is how people and Runners reach this Hub. Over https, cookies are bound to it (__Host-).
@@ -48,7 +50,7 @@ func New(d Deps) (http.Handler, error) {
 	https := public.Scheme == "https"
 
 	pages, err := web.New(web.Deps{
-		Gate: d.Gate, Environments: d.Environments, Sessions: d.Sessions, Fleet: d.Fleet, Vault: d.Vault, Changes: d.DB, Now: d.DB.Now,
+		Gate: d.Gate, Environments: d.Environments, Sessions: d.Sessions, Setup: d.Setup, Fleet: d.Fleet, Vault: d.Vault, Changes: d.DB, Now: d.DB.Now,
 		PublicURL: public, SecureCookies: https, Version: d.Version, Stopping: d.Stopping,
 	})
 	if err != nil {

@@ -2,6 +2,7 @@
 package apptest
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -16,6 +17,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/app/seal"
 	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/app/setup"
 	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/runner/wire"
@@ -31,6 +33,8 @@ type Hub struct {
 	Gate         *access.Gate
 	Fleet        *fleet.Fleet
 	Seal         *seal.Service
+	App          *github.Holder // none at first
+	Setup        *setup.Service
 	Vault        *variable.Vault
 	Environments *environment.Service
 	Sessions     *session.Service
@@ -45,6 +49,7 @@ type Options struct {
 	Fleet       fleet.Options
 	Environment environment.Options
 	Session     session.Options
+	Setup       setup.Options
 }
 
 // New makes a Hub on db with the Repo acme/rocket and dev login. Its fleet is not started: what depends on time is
@@ -70,9 +75,11 @@ func New(t testing.TB, db *store.DB, o Options) *Hub {
 	if err := sealer.Start(t.Context(), "apptest"); err != nil {
 		t.Fatal(err)
 	}
+	holder := github.NewHolder(nil)
+	o.Setup.PublicURL = cmp.Or(o.Setup.PublicURL, "https://hub.example")
 	vault := variable.New(db, sealer, gate)
 	env := environment.New(db, f, vault, o.Environment)
-	return &Hub{DB: db, Gate: gate, Fleet: f, Seal: sealer, Vault: vault, Environments: env, Sessions: session.New(db, env, f, o.Session), t: t}
+	return &Hub{DB: db, Gate: gate, Fleet: f, Seal: sealer, App: holder, Setup: setup.New(db, sealer, holder, o.Setup), Vault: vault, Environments: env, Sessions: session.New(db, env, f, o.Session), t: t}
 }
 
 // Key is the text of one of Keys.

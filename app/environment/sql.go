@@ -1,6 +1,8 @@
 package environment
 
 const (
+	anyAppliedSQL = `SELECT COUNT(*) FROM (SELECT 1 FROM versions LIMIT 1) AS one`
+
 	insertEnvironmentSQL = `INSERT INTO environments (id, repo_id, current, created_at, created_by) VALUES ($1, $2, 0, $3, $4)
 ON CONFLICT (repo_id) DO NOTHING`
 	environmentSQL = `SELECT id, current, discarded FROM environments WHERE repo_id = $1`

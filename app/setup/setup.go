@@ -53,6 +53,8 @@ type Options struct {
 	Given *github.Credentials
 	// PublicURL is the Hub's own address, as people and GitHub reach it.
 	PublicURL string
+	// Suggest is the address of the GitHub that the set-up page suggests; "" is github.com.
+	Suggest string
 	// At says where the GitHub at an address is, "" being github.com. Default: github.At.
 	At func(web string) github.Endpoints
 	// Connect makes the App. Default: github.New with nothing but these and the callback.
@@ -123,7 +125,7 @@ func (s *Service) Start(ctx context.Context) error {
 	if s.cancel != nil {
 		return errors.New("the set-up runs already")
 	}
-	if err := s.load(ctx); err != nil {
+	if err := s.load(context.WithoutCancel(ctx)); err != nil {
 		return err
 	}
 	ctx, s.cancel = context.WithCancel(ctx)
@@ -221,6 +223,9 @@ func (s *Service) load(ctx context.Context) error {
 	s.asked.forget()
 	return nil
 }
+
+// Suggested is the address of the GitHub that a new App is most likely on; "" is github.com.
+func (s *Service) Suggested() string { return s.o.Suggest }
 
 // WebhookSecrets are what a webhook may be signed with now: of the present App, two while one replaces the other. An error of
 // Kind NoApp: there is none. It asks neither GitHub nor the database.

@@ -151,13 +151,14 @@ func (w *Web) render(rw http.ResponseWriter, r *http.Request, status int, name s
 
 func (w *Web) funcs() template.FuncMap {
 	return template.FuncMap{
-		"ago":      func(t time.Time) string { return ago(w.d.Now(), t) },
-		"stamp":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
-		"rfc":      func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-		"bytes":    size,
-		"cpus":     func(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) },
-		"memory":   envspec.FormatMemory,
-		"sentence": sentence,
+		"ago":       func(t time.Time) string { return ago(w.d.Now(), t) },
+		"stamp":     func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+		"rfc":       func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"bytes":     size,
+		"cpus":      func(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) },
+		"memory":    envspec.FormatMemory,
+		"sentence":  sentence,
+		"leadsAway": foreign,
 		"count": func(n int, what string) string {
 			if n == 1 {
 				return "1 " + what

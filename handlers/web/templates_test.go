@@ -1,6 +1,7 @@
 package web
 
 import (
+	"maps"
 	"net/http/httptest"
 	"reflect"
 	"regexp"
@@ -190,6 +191,7 @@ func everyPage(now time.Time) map[string][]any {
 		}
 	}
 	pages["sessions"] = append(pages["sessions"], sessionsPage{Page: moving, Current: &version, Runners: runners, AnyFit: true, Sessions: rows, Lacking: lacking})
+	maps.Copy(pages, setupPages(base, now))
 	for _, before := range []int{0, 1} {
 		pages["version"] = append(pages["version"], versionPage{Page: moving, Version: version, Current: true, Before: before, Changed: diff, Runner: hostile, YAML: hostile, Awake: 1, Moved: []variable.Moved{{Name: "A", Shared: hostile, At: now, By: hostile}}, Variables: variables, Lacking: lacking},
 			versionPage{Page: inRepo("versions"), Version: environment.Version{Number: 1, Spec: specs[1], AppliedAt: now}, Before: before})

@@ -20,6 +20,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/app/setup"
 	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/envspec/dotenv"
@@ -40,6 +41,7 @@ type Deps struct {
 	Gate         *access.Gate
 	Environments *environment.Service
 	Sessions     *session.Service
+	Setup        *setup.Service
 	Fleet        *fleet.Fleet
 	Vault        *variable.Vault
 	Changes      Changes
@@ -90,6 +92,16 @@ func (w *Web) routes() *mux.Router {
 	get("/sign-in", w.open(w.signInPage))
 	post("/sign-in", w.open(w.signIn))
 	post("/sign-out", w.open(w.signOut))
+
+	get("/setup", w.open(w.setupPage))
+	post("/setup", w.open(w.enterSetup))
+	post("/setup/create", w.open(w.createApp))
+	get("/setup/created", w.open(w.appCreated))
+	post("/setup/values", w.open(w.takeApp))
+	post("/setup/webhook-secret", w.open(w.rotateHook))
+	get("/setup/install", w.open(w.install))
+	get("/setup/installed", w.open(w.installed))
+	get("/setup/checklist", w.open(w.checklist))
 
 	get("/", w.signedIn(w.repos))
 	get("/runners", w.signedIn(w.runners))
