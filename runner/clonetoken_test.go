@@ -49,6 +49,16 @@ func (m *minting) Mint(ctx context.Context, repo int64) (fleet.Token, string) {
 	return t, refused
 }
 
+func (m *minting) MintPush(ctx context.Context, repo int64) (fleet.Token, string, bool) {
+	t, refused, lacks := m.Source.MintPush(ctx, repo)
+	if refused == "" {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.all = append(m.all, t.Text)
+	}
+	return t, refused, lacks
+}
+
 func (m *minting) Revoke(ctx context.Context, token string) error {
 	err := m.Source.Revoke(ctx, token)
 	if err == nil {
@@ -78,6 +88,8 @@ type installed struct {
 	repo githubtest.Repo
 	inst githubtest.Installation
 	app  *minting
+
+	appID int64
 }
 
 func install(t *testing.T, gh *githubtest.Server) *installed {
@@ -93,7 +105,7 @@ func installOnly(t *testing.T, gh *githubtest.Server) *installed {
 	ana, org := gh.Person("ana"), gh.Org("octo")
 	i := &installed{gh: gh, repo: gh.Repo("octo/app", true, githubtest.Files{"README": githubtest.Text("private words\n"), "run.sh": githubtest.Program("#!/bin/sh\n")})}
 	app := gh.App(githubtest.AppOptions{})
-	i.inst = gh.Install(app.ID, org, ana, i.repo)
+	i.inst, i.appID = gh.Install(app.ID, org, ana, i.repo), app.ID
 	u := gh.URLs()
 	a, err := github.New(github.Options{
 		Endpoints: github.Endpoints{Web: u.Web, API: u.API, GraphQL: u.GraphQL}, Version: "test",

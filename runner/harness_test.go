@@ -62,6 +62,7 @@ type owner struct {
 	values   []*wire.Value // of every assignment
 	refused  string
 	repo     int64 // that every assignment clones, as GitHub knows it
+	may      fleet.Rights
 }
 
 func (o *owner) Values(_ context.Context, _ *store.Tx, _ fleet.Assignment) ([]*wire.Value, string, error) {
@@ -102,6 +103,7 @@ func newWorld(t *testing.T, tokens ...fleet.Tokens) *world {
 	o := fleet.Options{Log: zerolog.Nop()}
 	for _, t := range tokens {
 		o.Tokens = t
+		o.Push, _ = t.(fleet.PushTokens)
 	}
 	w.fleet = fleet.New(w.db, o)
 	w.fleet.Own(wire.KindTestBuild, w.owner)

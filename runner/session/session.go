@@ -28,6 +28,7 @@ var ErrBusy = errors.New("the Session is active")
 // State is what a Session remembers between two processes of the Runner.
 type State struct {
 	Workspace bool   `json:"workspace,omitempty"` // it was cloned, whole
+	Remote    string `json:"remote,omitempty"`    // from where
 	DiskSize  int64  `json:"disk_size,omitempty"`
 	Base      string `json:"base,omitempty"` // the build its root filesystem stands on
 	Version   int    `json:"version,omitempty"`
@@ -56,6 +57,7 @@ type Machine struct {
 	track *build.Track
 	save  func() error
 	token build.TokenFunc
+	loans loans
 	act   activity
 	life  context.Context
 
@@ -87,6 +89,7 @@ type Options struct {
 	Payload wire.Session
 	Save    func() error // stores State and Track durably
 	Token   build.TokenFunc
+	Lender  Lender // for git in the Sandbox; nil: it asks only the person
 	// Life is the Runner's: what goes on beside the Session's steps ends with it, and is found again by the next process.
 	Life context.Context
 }
@@ -94,7 +97,7 @@ type Options struct {
 // New makes a Machine from what was remembered; it does nothing yet.
 func New(o Options) *Machine {
 	m := &Machine{id: o.ID, b: o.Builder, dir: o.Dir, out: o.Log, track: o.Track, save: o.Save, token: o.Token, life: o.Life, st: o.State,
-		payload: o.Payload, chans: map[string]*channel{}, served: map[string]bool{}}
+		payload: o.Payload, loans: loans{lender: o.Lender}, chans: map[string]*channel{}, served: map[string]bool{}}
 	m.act.open()
 	return m
 }
@@ -250,6 +253,9 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 	if err != nil {
 		return err
 	}
+	if m.setUpGit(ctx, s, p) {
+		m.beside(func() { m.serveGit(s, p) })
+	}
 	m.track.End(wire.PhaseBoot, "", nil)
 	m.log().Mark("boot: the Sandbox is up after %d ms", max(1, woke.Milliseconds()))
 	m.start(p, base)
@@ -316,7 +322,7 @@ func (m *Machine) workspace(ctx context.Context, p wire.Session, user build.User
 	if err != nil {
 		return cause(ctx, err)
 	}
-	if err := m.edit(func(st *State) { st.Workspace = true }); err != nil {
+	if err := m.edit(func(st *State) { st.Workspace, st.Remote = true, p.Repo.CloneURL }); err != nil {
 		return err
 	}
 	m.track.End(wire.PhaseClone, fmt.Sprintf("%s at %.12s", res.Branch, res.Commit), nil)
@@ -423,8 +429,15 @@ func (m *Machine) Payload() wire.Session {
 func (m *Machine) Follow(values *secret.Values) {
 	m.mu.Lock()
 	m.values, m.follow, m.withheld = values, true, ""
-	p, base, st := m.payload, m.base, m.st
+	p, base, st, box := m.payload, m.base, m.st, m.box
 	m.mu.Unlock()
+	if box != nil {
+		m.beside(func() {
+			if m.setUpGit(m.life, box, p) {
+				m.serveGit(box, p)
+			}
+		})
+	}
 	if st.Starting || st.Probed != st.Boot {
 		m.start(p, base)
 	}
@@ -487,6 +500,8 @@ func (m *Machine) halt(ctx context.Context, grace time.Duration) error {
 	if err := engine.Stop(ctx, m.boxID(), 0); err != nil {
 		return err
 	}
+	lent := m.loans.take()
+	m.beside(func() { m.loans.giveBack(ctx, lent) })
 	if script != nil {
 		script()
 		<-ended
