@@ -325,20 +325,20 @@ func (g *Gate) Hold(ctx context.Context, gr Grant) (context.Context, context.Can
 	go func() {
 		tick := time.NewTicker(holdEvery)
 		defer tick.Stop()
-		for {
-			changed := g.db.Changed(topic(gr.who.id))
-			ticked := false
-			select {
-			case <-ctx.Done():
-				return
-			case <-changed:
-			case <-tick.C:
-				ticked = true
-			}
+		for ticked := false; ; {
+			changed := g.db.Changed(topic(gr.who.id)) // before looking, so that nothing is missed in between
 			switch lost, err := g.lost(ctx, gr); {
 			case lost, ticked && fault.Is(err, fault.Unavailable):
 				cancel()
 				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+				ticked = false
+			case <-tick.C:
+				ticked = true
 			}
 		}
 	}()

@@ -204,7 +204,7 @@ func (g *Gate) whose(ctx context.Context, secret, kind string) (Person, error) {
 	case errors.As(err, &signedOut):
 		return Person{}, signedOut.fault()
 	case err != nil:
-		return Person{}, fmt.Errorf("look up credential: %w", err)
+		return Person{}, fmt.Errorf("look up credential: %w", explain(err))
 	}
 	if unseen {
 		err = g.db.Write(ctx, func(tx *store.Tx) error {
