@@ -33,7 +33,7 @@ type Hub struct {
 	Gate         *access.Gate
 	Fleet        *fleet.Fleet
 	Seal         *seal.Service
-	App          *github.Holder // none at first
+	App          *github.Holder // of Options.Access; else none at first
 	Setup        *setup.Service
 	Vault        *variable.Vault
 	Environments *environment.Service
@@ -49,25 +49,20 @@ type Options struct {
 	Fleet       fleet.Options
 	Environment environment.Options
 	Session     session.Options
-	Setup       setup.Options
+	// Access is what the Gate is opened with, beside what seals. NoDev leaves out dev login and the Repos of dev.repos.
+	Access access.Options
+	NoDev  bool
+	Setup  setup.Options
 }
 
-// New makes a Hub on db with the Repo acme/rocket and dev login. Its fleet is not started: what depends on time is
-// for the test to say.
+// New makes a Hub on db with the Repo acme/rocket and dev login. Neither its fleet nor its Gate is started: what depends on
+// time is for the test to say.
 func New(t testing.TB, db *store.DB, o Options) *Hub {
 	t.Helper()
-	gate, err := access.Open(t.Context(), db, access.Options{DevLogin: true, DevRepos: []access.Repo{
-		{ID: RepoID, Name: "acme/rocket", CloneURL: "file:///srv/rocket.git"},
-		{ID: RepoID + 1, Name: "acme/other", CloneURL: "file:///srv/other.git"},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if o.Fleet.MinProtocol == 0 {
 		o.Fleet.MinProtocol = 1 // so that OldRunner has an old one to be
 	}
 	o.Fleet.Log = zerolog.New(zerolog.NewTestWriter(t))
-	f := fleet.New(db, o.Fleet)
 	if o.Keys.Primary() == "" && !o.NoKeys {
 		o.Keys = Keys(t, 1)
 	}
@@ -75,11 +70,27 @@ func New(t testing.TB, db *store.DB, o Options) *Hub {
 	if err := sealer.Start(t.Context(), "apptest"); err != nil {
 		t.Fatal(err)
 	}
-	holder := github.NewHolder(nil)
-	o.Setup.PublicURL = cmp.Or(o.Setup.PublicURL, "https://hub.example")
+	if !o.NoDev {
+		o.Access.DevLogin = true
+		o.Access.DevRepos = []access.Repo{
+			{ID: RepoID, Name: "acme/rocket", CloneURL: "file:///srv/rocket.git"},
+			{ID: RepoID + 1, Name: "acme/other", CloneURL: "file:///srv/other.git"},
+		}
+	}
+	if o.Access.GitHub == nil {
+		o.Access.GitHub = github.NewHolder(nil)
+	}
+	o.Access.Seal, o.Access.Log = sealer, o.Fleet.Log
+	gate, err := access.Open(t.Context(), db, o.Access)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(gate.Stop)
+	o.Setup.Gate, o.Setup.PublicURL = gate, cmp.Or(o.Setup.PublicURL, "https://hub.example")
+	f := fleet.New(db, o.Fleet)
 	vault := variable.New(db, sealer, gate)
 	env := environment.New(db, f, vault, o.Environment)
-	return &Hub{DB: db, Gate: gate, Fleet: f, Seal: sealer, App: holder, Setup: setup.New(db, sealer, holder, o.Setup), Vault: vault, Environments: env, Sessions: session.New(db, env, f, o.Session), t: t}
+	return &Hub{DB: db, Gate: gate, Fleet: f, Seal: sealer, App: o.Access.GitHub, Setup: setup.New(db, sealer, o.Access.GitHub, o.Setup), Vault: vault, Environments: env, Sessions: session.New(db, env, f, o.Session), t: t}
 }
 
 // Key is the text of one of Keys.

@@ -46,10 +46,7 @@ func (s *Service) Checklist(ctx context.Context, who access.Person) ([]Step, err
 	if who.ID() == "" {
 		return nil, fault.New(fault.Unauthorized, "You are not signed in.")
 	}
-	mine, err := s.reach(ctx, who)
-	if fault.Is(err, fault.Unavailable) {
-		mine, err = func(int64) bool { return false }, nil
-	}
+	mine, err := s.known(ctx, who)
 	if err != nil {
 		return nil, err
 	}
@@ -188,10 +185,13 @@ func installationSteps(all []Installation, mine func(int64) bool) []Step {
 	install := Step{ID: "install", Title: "The App is installed", State: Done, Link: "/setup/install", Label: "Install it on another account, or change which Repos it has"}
 	var steps []Step
 	var on []string
-	others := 0
+	others, suspended := 0, 0
 	for _, i := range all {
 		if !mine(i.ID) {
 			others++
+			if i.Suspended {
+				suspended++
+			}
 			continue
 		}
 		on = append(on, i.Account.Login)
@@ -206,12 +206,14 @@ func installationSteps(all []Installation, mine func(int64) bool) []Step {
 		install.State, install.Label = ToDo, "Install it"
 		install.Says = "It isn't yet. Install it on an organization or an account, for the Repos that are to be used here."
 	default:
-		install.Says = "On nothing that GitHub lists for you."
+		install.State, install.Says = Wrong, "On nothing with a Repo that you may use."
 	}
-	if len(on) > 0 && others == 1 {
-		install.Says += " On one more account that GitHub doesn't list for you."
-	} else if len(on) > 0 && others > 1 {
-		install.Says += fmt.Sprintf(" On %d more accounts that GitHub doesn't list for you.", others)
+	if others > 0 {
+		install.Says += fmt.Sprintf(" Accounts with the App and no Repo that you may use: %d", others)
+		if suspended > 0 {
+			install.Says += fmt.Sprintf(", of which %d suspended it", suspended)
+		}
+		install.Says += "."
 	}
 	return append([]Step{install}, steps...)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/claude-hub/claude-hub/app/access"
@@ -92,54 +93,68 @@ func (s *Service) look(ctx context.Context, app *github.App, id int64) (Installa
 		return Installation{}, err
 	}
 	var now Installation
+	var changed bool
 	err = s.db.Write(ctx, func(tx *store.Tx) (err error) {
 		if gone {
-			now, err = s.gone(tx, id, asked)
+			changed, err = s.gone(tx, id, asked)
 		} else {
-			now, err = s.keep(tx, app, got, asked)
+			changed, err = s.keep(tx, app, got, asked)
+		}
+		if err == nil {
+			now, _, err = Of(tx, id)
 		}
 		return err
 	})
-	if err == nil {
-		s.asked.forget()
+	if err == nil && changed {
+		err = s.forget(ctx, id)
 	}
 	return now, err
 }
 
-// keep stores what GitHub said of an installation when it was asked, unless something newer is there, and returns what then is.
-func (s *Service) keep(tx *store.Tx, app *github.App, got github.Installation, asked time.Time) (Installation, error) {
+// forget has everybody's access to the Repos of an installation looked up again. A crash before it costs no more than the age
+// that access has anyway.
+func (s *Service) forget(ctx context.Context, id int64) error {
+	if s.o.Gate == nil {
+		return nil
+	}
+	return s.o.Gate.ForgetInstallation(ctx, id)
+}
+
+// keep stores what GitHub said of an installation when it was asked, unless something newer is there, and says whether that
+// changed anything.
+func (s *Service) keep(tx *store.Tx, app *github.App, got github.Installation, asked time.Time) (bool, error) {
 	old, known, err := Of(tx, got.ID)
 	if err != nil || known && old.AsOf.After(asked) {
-		return old, err
+		return false, err
 	}
 	permissions, err := json.Marshal(got.Permissions)
 	if err != nil {
-		return old, fmt.Errorf("encode permissions: %w", err)
+		return false, fmt.Errorf("encode permissions: %w", err)
 	}
 	if _, err := tx.Exec(saveInstallationSQL, got.ID, app.ID(), got.Account.ID, store.Text(got.Account.Login), got.Account.Type, got.All, got.Suspended,
 		store.Text(string(permissions)), got.URL, asked); err != nil {
-		return old, fmt.Errorf("save the installation: %w", err)
+		return false, fmt.Errorf("save the installation: %w", err)
 	}
 	now, _, err := Of(tx, got.ID)
 	if err != nil {
-		return now, err
+		return false, err
 	}
 	if known && !old.Removed && old.AppID == now.AppID && old.Suspended == now.Suspended && old.All == now.All && old.Account == now.Account && maps.Equal(old.Permissions, now.Permissions) {
-		return now, nil
+		return false, nil
 	}
-	return now, s.changed(tx, now)
+	return true, s.changed(tx, now)
 }
 
-func (s *Service) gone(tx *store.Tx, id int64, asked time.Time) (Installation, error) {
+func (s *Service) gone(tx *store.Tx, id int64, asked time.Time) (bool, error) {
 	old, known, err := Of(tx, id)
 	if err != nil || !known || old.Removed || old.AsOf.After(asked) {
-		return old, err
+		return false, err
 	}
 	if _, err := tx.Exec(removeInstallationSQL, id, tx.Now(), asked); err != nil {
-		return old, fmt.Errorf("mark the installation as removed: %w", err)
+		return false, fmt.Errorf("mark the installation as removed: %w", err)
 	}
 	old.Removed = true
-	return old, s.changed(tx, old)
+	return true, s.changed(tx, old)
 }
 
 // changed tells who goes by installations.
@@ -171,11 +186,20 @@ func (s *Service) Sync(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.db.Write(ctx, func(tx *store.Tx) error {
+	var changed []int64
+	err = s.db.Write(ctx, func(tx *store.Tx) error {
+		changed = nil
+		note := func(id int64, is bool, err error) error {
+			if is {
+				changed = append(changed, id)
+			}
+			return err
+		}
 		listed := map[int64]bool{}
 		for _, got := range all {
 			listed[got.ID] = true
-			if _, err := s.keep(tx, app, got, asked); err != nil {
+			is, err := s.keep(tx, app, got, asked)
+			if err := note(got.ID, is, err); err != nil {
 				return err
 			}
 		}
@@ -187,12 +211,20 @@ func (s *Service) Sync(ctx context.Context) error {
 			if listed[i.ID] {
 				continue
 			}
-			if _, err := s.gone(tx, i.ID, asked); err != nil {
+			is, err := s.gone(tx, i.ID, asked)
+			if err := note(i.ID, is, err); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+	for _, id := range changed {
+		if err == nil {
+			app.Forget(id)
+			err = s.forget(ctx, id)
+		}
+	}
+	return err
 }
 
 // installLife is how long the browser may take at GitHub's page.
@@ -242,11 +274,11 @@ func (s *Service) Installed(ctx context.Context, who access.Person, browser, sta
 	}); err != nil {
 		return i, false, err
 	}
-	mine, err := s.reach(ctx, who)
+	reaches, err := s.reachesNow(ctx, who, id)
 	if err != nil {
 		return i, begun, err
 	}
-	if id <= 0 || !mine(id) {
+	if id <= 0 || !reaches {
 		return i, begun, errForeign
 	}
 	i, err = s.look(ctx, app, id)
@@ -260,20 +292,32 @@ func (s *Service) Installed(ctx context.Context, who access.Person, browser, sta
 	return i, begun, nil
 }
 
-// reach says which installations a person may know of. Who came by dev login reaches all of them, as they do every Repo.
-func (s *Service) reach(ctx context.Context, who access.Person) (func(id int64) bool, error) {
+// reachesNow asks GitHub, with the person's own token, whether they reach an installation. Who came by dev login reaches all
+// of them, as they do every Repo.
+func (s *Service) reachesNow(ctx context.Context, who access.Person, id int64) (bool, error) {
+	if who.Dev() {
+		return true, nil
+	}
+	if s.o.Gate == nil {
+		return false, nil
+	}
+	all, err := s.o.Gate.Installations(ctx, who)
+	return slices.ContainsFunc(all, func(i github.Installation) bool { return i.ID == id }), err
+}
+
+// known says which installations have a Repo that the person may use, by what is kept of their access.
+func (s *Service) known(ctx context.Context, who access.Person) (func(id int64) bool, error) {
 	if who.Dev() {
 		return func(int64) bool { return true }, nil
 	}
 	ids := map[int64]bool{}
-	if s.o.Reach != nil && who.ID() != "" {
-		all, err := s.o.Reach(ctx, who)
-		if err != nil {
-			s.tell(err, "GitHub could not be asked for a person's installations")
-			return nil, said(err)
+	if s.o.Gate != nil {
+		all, err := s.o.Gate.Repos(access.Reading(ctx), who)
+		if err != nil && !fault.Is(err, fault.Unavailable) {
+			return nil, err
 		}
-		for _, i := range all {
-			ids[i.ID] = true
+		for _, r := range all {
+			ids[r.Installation] = true
 		}
 	}
 	return func(id int64) bool { return ids[id] }, nil

@@ -61,8 +61,8 @@ type Options struct {
 	Connect func(github.Endpoints, github.Credentials) (*github.App, error)
 	// Transport carries what is asked before there is an App. Default: the network.
 	Transport http.RoundTripper
-	// Reach lists the App's installations that a person can reach, with their own token at GitHub. nil: nobody's are asked.
-	Reach func(ctx context.Context, who access.Person) ([]github.Installation, error)
+	// Gate says which installations a person can reach, and forgets access when one changes. nil: nobody reaches any.
+	Gate *access.Gate
 	// Changed is called in the transaction that finds an installation new, changed, suspended or removed.
 	Changed func(tx *store.Tx, in Installation) error
 	Log     zerolog.Logger
