@@ -38,12 +38,13 @@ t.pull_request, t.commit_sha, t.branch_sha, t.withheld FROM test_builds t `
 	runningTestSQL = testColumns + `WHERE t.environment_id = $1 AND t.test_key = $2 AND t.runner_id = $3 AND t.withheld = $4 AND t.state IN ('queued', 'running') LIMIT 1`
 	newestTestSQL  = testColumns + `WHERE t.environment_id = $1 AND t.test_key = $2 AND t.withheld = 0 ORDER BY t.created_at DESC, t.id DESC LIMIT 1`
 	// outdatedSQL are those that run for a pull request, of another draft than what it says now.
-	outdatedSQL = testColumns + `WHERE t.environment_id = $1 AND t.pull_request = $2 AND t.test_key <> $3 AND t.cancelled_by = '' AND t.state IN ('queued', 'running')`
-	testsOfSQL  = testColumns + `WHERE t.environment_id = $1 AND t.pull_request = $2 ORDER BY t.created_at DESC, t.id DESC LIMIT $3`
-	testedOnSQL = `SELECT runner_id FROM test_builds WHERE id = $1`
-	testedAtSQL = `SELECT created_at FROM test_builds WHERE id = $1`
-	progressSQL = `UPDATE test_builds SET state = $2, detail = $3 WHERE id = $1 AND state IN ('queued', 'running')`
-	finishSQL   = `UPDATE test_builds SET state = $2, detail = $3, image_digest = $4, build_key = $5, finished_at = $6
+	outdatedSQL  = testColumns + `WHERE t.environment_id = $1 AND t.pull_request = $2 AND t.test_key <> $3 AND t.cancelled_by = '' AND t.state IN ('queued', 'running')`
+	testsOfSQL   = testColumns + `WHERE t.environment_id = $1 AND t.pull_request = $2 ORDER BY t.created_at DESC, t.id DESC LIMIT $3`
+	openTestsSQL = testColumns + `JOIN environments e ON e.id = t.environment_id WHERE e.repo_id = $1 AND t.state IN ('queued', 'running') ORDER BY t.id`
+	testedOnSQL  = `SELECT runner_id FROM test_builds WHERE id = $1`
+	testedAtSQL  = `SELECT created_at FROM test_builds WHERE id = $1`
+	progressSQL  = `UPDATE test_builds SET state = $2, detail = $3 WHERE id = $1 AND state IN ('queued', 'running')`
+	finishSQL    = `UPDATE test_builds SET state = $2, detail = $3, image_digest = $4, build_key = $5, finished_at = $6
 WHERE id = $1 AND state IN ('queued', 'running')`
 	cancelSQL = `UPDATE test_builds SET cancelled_by = $2 WHERE id = $1 AND cancelled_by = '' AND state IN ('queued', 'running')`
 
