@@ -37,6 +37,7 @@ var arrows = map[string]string{
 
 	"handlers":           "store envspec app/fault app/access app/environment app/variable app/session app/fleet app/setup handlers/request handlers/api handlers/web handlers/runnerapi",
 	"handlers/request":   "app/fault",
+	"handlers/webhook":   "store app/github app/checks app/audit app/fault",
 	"handlers/runnerapi": "store app/fleet app/fault runner/wire",
 	"handlers/api":       "handlers/request store envspec app/fault app/github app/access app/environment app/variable app/session app/fleet runner/wire",
 	"handlers/web":       "handlers/request runner/redact store envspec app/fault app/github app/setup app/access app/environment app/variable app/session app/fleet runner/wire",

@@ -33,6 +33,8 @@ type Deps struct {
 	Setup        *setup.Service
 	Fleet        *fleet.Fleet
 	Vault        *variable.Vault
+	// Webhook takes GitHub's deliveries; nil: none are taken.
+	Webhook http.Handler
 	// PublicURL is how people and Runners reach this Hub. Over https, cookies are bound to it (__Host-).
 	PublicURL string
 	Version   string // of claude-hub
@@ -79,12 +81,15 @@ func New(d Deps) (http.Handler, error) {
 		return d.DB.Read(ctx, func(*store.Tx) error { return nil })
 	}))
 	r.Path("/schemas/environment.v1.json").Methods(http.MethodGet, http.MethodHead).HandlerFunc(environmentSchema)
+	if d.Webhook != nil {
+		r.Path(setup.HookPath).Handler(d.Webhook) // GitHub: a signature, no cookies, limits of its own
+	}
 	r.PathPrefix(runnerPath).Handler(runners)                         // Runners: a token each, limits of its own
 	r.PathPrefix(api.Prefix + "/").Handler(limited(bodyLimit, calls)) // the CLI and programs: a token, no cookies
 	r.PathPrefix("/").Handler(browser)                                // pages
 
 	quiet := func(path string) bool {
-		return path == "/healthz" || path == "/readyz" || strings.HasPrefix(path, runnerPath) || strings.HasSuffix(path, "/exchange")
+		return path == "/healthz" || path == "/readyz" || path == setup.HookPath || strings.HasPrefix(path, runnerPath) || strings.HasSuffix(path, "/exchange")
 	}
 	return traced(d.Log, quiet, secured(https, timed(r))), nil
 }

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/claude-hub/claude-hub/app/checks"
 	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/store"
 )
 
 // uninstalled is what readers of a cancelled Test build's log are told.
@@ -22,6 +24,9 @@ var installation = event{
 			return err
 		}
 		if err := s.o.Setup.Installation(ctx, e); err != nil {
+			return err
+		}
+		if err := s.db.Write(ctx, func(tx *store.Tx) error { return checks.Wake(tx, e.Installation) }); err != nil {
 			return err
 		}
 		if e.Action != "deleted" && e.Action != "suspend" {

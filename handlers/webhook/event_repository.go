@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/claude-hub/claude-hub/app/checks"
 	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/store"
 )
 
 var (
@@ -44,10 +46,13 @@ func lookAtRepo(ctx context.Context, s *Service, e github.Event) error {
 	return s.o.Access.RepoIs(ctx, now)
 }
 
-// forgetRepo drops where a Repo is installed, and who may use it.
+// forgetRepo drops where a Repo is installed, and who may use it. What GitHub didn't take of its check runs is tried again.
 func (s *Service) forgetRepo(ctx context.Context, repo github.RepoID) error {
 	if app, err := s.o.GitHub.App(); err == nil {
 		app.ForgetRepo(repo)
 	}
-	return s.o.Access.ForgetRepo(ctx, repo)
+	if err := s.o.Access.ForgetRepo(ctx, repo); err != nil {
+		return err
+	}
+	return s.db.Write(ctx, func(tx *store.Tx) error { return checks.WakeRepo(tx, repo) })
 }

@@ -22,7 +22,6 @@ const (
 
 	batchRows  = 200
 	batchBytes = 16 << 20
-	seenEvery  = time.Minute
 )
 
 // intake is what is between arrival and answer.
@@ -33,7 +32,6 @@ type intake struct {
 	mu      sync.Mutex
 	waiting []*arrived
 	running bool
-	seen    time.Time
 }
 
 // arrived is a delivery whose sender waits for the answer.
@@ -78,8 +76,8 @@ func (s *Service) take(w http.ResponseWriter, r *http.Request) (status int, text
 			return http.StatusServiceUnavailable, "Too many large payloads arrive at once. The Hub asks GitHub for this one again.", Refused
 		}
 	}
-	secrets, err := s.o.Secrets(ctx)
-	if err != nil {
+	secrets, err := s.o.Setup.WebhookSecrets(ctx)
+	if err != nil && !github.NoApp.Is(err) { // without an App nothing is signed by it
 		s.log.Error().Err(err).Msg("a delivery can't be verified")
 		return http.StatusServiceUnavailable, "The Hub can't verify deliveries now. It asks GitHub for this one again.", Refused
 	}
@@ -93,7 +91,9 @@ func (s *Service) take(w http.ResponseWriter, r *http.Request) (status int, text
 		s.log.Error().Err(err).Msg("a delivery can't be read")
 		return http.StatusInternalServerError, "The delivery can't be read.", Refused
 	}
-	s.intake.signed(s.db.Now())
+	if err := s.o.Setup.Heard(ctx, d.Event); err != nil {
+		s.log.Warn().Err(err).Msg("that GitHub reached this Hub can't be noted")
+	}
 	if d.Event == ping {
 		return http.StatusOK, "claude-hub is here.", Ignored
 	}
@@ -182,27 +182,4 @@ func insert(tx *store.Tx, batch []*arrived) error {
 		}
 	}
 	return nil
-}
-
-// signed notes that GitHub reached this Hub.
-func (in *intake) signed(at time.Time) {
-	if in.s.o.Seen == nil {
-		return
-	}
-	in.mu.Lock()
-	due := at.Sub(in.seen) >= seenEvery
-	if due {
-		in.seen = at
-	}
-	in.mu.Unlock()
-	if !due {
-		return
-	}
-	go func() { // the answer doesn't wait for it
-		ctx, cancel := context.WithTimeout(context.Background(), arrival)
-		defer cancel()
-		if err := in.s.o.Seen(ctx, at); err != nil {
-			in.s.log.Warn().Err(err).Msg("that GitHub reached this Hub can't be noted")
-		}
-	}()
 }

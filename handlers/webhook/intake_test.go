@@ -2,7 +2,6 @@ package webhook_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/app/github/githubtest"
@@ -113,13 +111,14 @@ func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 func TestBothSecretsAreGoodWhileOneReplacesTheOther(t *testing.T) {
 	t.Parallel()
 	secrets, failing := []github.Secret{github.NewSecret("new"), github.NewSecret("old")}, error(nil)
-	h := newHub(t, storetest.New(t), webhook.Options{Secrets: func(context.Context) ([]github.Secret, error) { return secrets, failing }})
+	h := newHub(t, storetest.New(t), webhook.Options{})
+	h.told.secrets = func() ([]github.Secret, error) { return secrets, failing }
 	for _, s := range []string{"new", "old"} {
 		if status, text := h.send(t, githubtest.Signed("push", s, s, []byte(pushOf(7))), pushOf(7)); status != http.StatusAccepted {
 			t.Errorf("%s: %d %s", s, status, text)
 		}
 	}
-	secrets = nil // no App
+	secrets, failing = nil, &github.Error{Kind: github.NoApp, Message: "There is no App."}
 	if status, _ := h.send(t, githubtest.Signed("push", "x", "", []byte(pushOf(7))), pushOf(7)); status != http.StatusUnauthorized {
 		t.Errorf("without a secret: %d", status)
 	}
@@ -165,27 +164,14 @@ func TestManyAtOnceAreAllStored(t *testing.T) {
 	})
 }
 
-func TestThatGitHubReachedTheHubIsSaidOnceAMinute(t *testing.T) {
+func TestOnlySignedDeliveriesCountAsHeard(t *testing.T) {
 	t.Parallel()
-	db := storetest.New(t)
-	clock := storetest.NewClock(db)
-	seen := make(chan time.Time, 10)
-	h := newHub(t, db, webhook.Options{Seen: func(_ context.Context, at time.Time) error { seen <- at; return nil }})
-	for range 2 {
-		h.post(t, "ping", "g", `{}`)
-		first := <-seen
-		if !first.Equal(clock.Now()) {
-			t.Errorf("seen at %s", first)
-		}
-		h.post(t, "ping", "g", `{}`)
-		h.send(t, githubtest.Signed("ping", "g", "wrong", []byte(`{}`)), `{}`)
-		clock.Advance(time.Minute)
-	}
-	h.send(t, githubtest.Signed("ping", "g", "wrong", []byte(`{}`)), `{}`)
+	h := newHub(t, storetest.New(t), webhook.Options{})
 	h.post(t, "ping", "g", `{}`)
-	<-seen
-	if len(seen) > 0 {
-		t.Errorf("said %d times too often", len(seen))
+	h.send(t, githubtest.Signed("push", "g", "wrong", []byte(`{}`)), `{}`)
+	h.taken(t, "push", "g", pushOf(1))
+	if got := strings.Join(h.told.heard, " "); got != "ping push" {
+		t.Errorf("heard %q", got)
 	}
 }
 
@@ -197,8 +183,7 @@ func FuzzIntake(f *testing.F) {
 	f.Add("ping", []byte(`null`))
 	db := storetest.New(f)
 	h, err := webhook.New(db, webhook.Options{
-		Secrets: func(context.Context) ([]github.Secret, error) { return []github.Secret{github.NewSecret(secret)}, nil },
-		GitHub:  github.NewHolder(nil), Access: &told{}, Setup: &told{}, Proposals: &told{}, Builds: &told{},
+		GitHub: github.NewHolder(nil), Access: &told{}, Setup: &told{}, Proposals: &told{}, Builds: &told{},
 	})
 	if err != nil {
 		f.Fatal(err)

@@ -3,6 +3,7 @@ package webhook_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -26,6 +27,9 @@ type told struct {
 	mu   sync.Mutex
 	all  []string
 	fail func(what string) error
+
+	heard   []string
+	secrets func() ([]github.Secret, error) // nil: secret
 }
 
 func (d *told) say(format string, a ...any) error {
@@ -72,6 +76,18 @@ func (d *told) Revoked(_ context.Context, id int64) error { return d.say("revoke
 func (d *told) RepoIs(_ context.Context, r github.Repository) error {
 	return d.say("repo %d is %s", r.ID, r.FullName)
 }
+func (d *told) WebhookSecrets(context.Context) ([]github.Secret, error) {
+	if d.secrets != nil {
+		return d.secrets()
+	}
+	return []github.Secret{github.NewSecret(secret)}, nil
+}
+func (d *told) Heard(_ context.Context, event string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.heard = append(d.heard, event)
+	return errors.New("it can't be noted, which refuses nothing")
+}
 func (d *told) Installation(_ context.Context, e github.Event) error {
 	return d.say("installation %d %s", e.Installation, e.Action)
 }
@@ -112,9 +128,6 @@ type hub struct {
 func newHub(t *testing.T, db *store.DB, o webhook.Options) *hub {
 	t.Helper()
 	h := &hub{told: &told{}, db: db, outcomes: map[webhook.Outcome]int{}}
-	if o.Secrets == nil {
-		o.Secrets = func(context.Context) ([]github.Secret, error) { return []github.Secret{github.NewSecret(secret)}, nil }
-	}
 	if o.GitHub == nil {
 		o.GitHub = github.NewHolder(nil)
 	}

@@ -31,8 +31,13 @@ type Access interface {
 	RepoIs(ctx context.Context, r github.Repository) error
 }
 
-// Setup keeps the App's installations.
+// Setup knows the App's secrets and keeps its installations.
 type Setup interface {
+	// WebhookSecrets are what deliveries may be signed with now. Asked for each delivery: it answers from memory.
+	WebhookSecrets(ctx context.Context) ([]github.Secret, error)
+	// Heard is told of each signed delivery. It costs next to nothing most of the time.
+	Heard(ctx context.Context, event string) error
+	// Installation reads again what GitHub says of it.
 	Installation(ctx context.Context, ev github.Event) error
 }
 
@@ -68,16 +73,12 @@ const (
 
 // Options of a Service. Zero values mean the defaults.
 type Options struct {
-	// Secrets are those that deliveries are signed with at present. Asked for each delivery: it answers from memory.
-	Secrets func(ctx context.Context) ([]github.Secret, error)
 	// GitHub is the App: what it caches is dropped, and missed deliveries are asked of it.
 	GitHub    *github.Holder
 	Access    Access
 	Setup     Setup
 	Proposals Proposals
 	Builds    Builds
-	// Seen is told, once a minute at most, that GitHub reached this Hub with a signed delivery; nil: nobody asks.
-	Seen func(ctx context.Context, at time.Time) error
 	// Observe is told what became of each delivery; nil: nobody asks. It must be quick.
 	Observe func(Outcome)
 	Log     zerolog.Logger
@@ -104,7 +105,7 @@ type Service struct {
 
 // New wires what each event leads to.
 func New(db *store.DB, o Options) (*Service, error) {
-	if o.Secrets == nil || o.GitHub == nil || o.Access == nil || o.Setup == nil || o.Proposals == nil || o.Builds == nil {
+	if o.GitHub == nil || o.Access == nil || o.Setup == nil || o.Proposals == nil || o.Builds == nil {
 		return nil, errors.New("webhooks need all that their events lead to")
 	}
 	if o.Observe == nil {
