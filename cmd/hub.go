@@ -40,6 +40,7 @@ type hub struct {
 	vault    *variable.Vault
 	env      *environment.Service
 	sessions *session.Service
+	checks   *checks.Reconciler
 	listener net.Listener
 	server   *http.Server
 	stopping chan struct{} // closed when streams and long polls should end
@@ -102,6 +103,7 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	h.vault = variable.New(db, h.seal, h.gate)
 	h.env = environment.New(db, h.fleet, h.vault, environment.Options{TestDeadline: cfg.Hub.TestDeadline, NoHostCredentials: !devMode(cfg)})
 	h.sessions = session.New(db, h.env, h.fleet, session.Options{IdleAfter: cfg.Hub.IdleAfter, DiskSize: int64(cfg.Hub.SessionDisk)})
+	h.checks = checks.New(db, h.app, checks.Options{Log: log})
 
 	if cfg.Dev.Login && !onLoopback(h.listener.Addr()) {
 		log.Warn().Str("listen", h.listener.Addr().String()).Msg("dev login is on: whoever reaches this address may sign in under any name and run commands in Sandboxes")
@@ -139,6 +141,9 @@ func (h *hub) run(ctx context.Context) error {
 	if err := h.gate.Start(ctx); err != nil {
 		return fmt.Errorf("start the gate: %w", err)
 	}
+	if err := h.checks.Start(ctx); err != nil {
+		return fmt.Errorf("start check runs: %w", err)
+	}
 	if err := h.setup.Start(ctx); err != nil {
 		return fmt.Errorf("start the set-up of the GitHub App: %w", err)
 	}
@@ -167,6 +172,7 @@ func (h *hub) run(ctx context.Context) error {
 	if e := h.server.Shutdown(grace); e != nil {
 		err = errors.Join(err, h.server.Close())
 	}
+	h.checks.Stop()
 	h.gate.Stop()
 	stopKeeping()
 	<-kept

@@ -290,3 +290,33 @@ func TestAHubThatStoodStillChangesNothingForGood(t *testing.T) {
 		}
 	})
 }
+
+func TestAnInstallationThatAnotherHubWritesToIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	storetest.EachURL(t, func(t *testing.T, url string) {
+		r, otherDB, advance := twoHubs(t, url)
+		slow, other := r.hub(), r.hubOn(otherDB)
+		r.show(r.view("t", checks.InProgress))
+		r.drain(slow, 5*time.Second)
+		r.show(r.view("t", checks.Completed))
+		r.show(r.view("u", checks.Completed))
+		r.once(other) // finds out where it is installed
+		advance(2 * time.Second)
+		writes := len(r.written())
+		asleep, wakeUp := slow.StopAt("claimed update")
+		var done sync.WaitGroup
+		done.Go(func() { r.once(slow) })
+		<-asleep
+		if err := other.Step(t.Context(), r.inst.ID); err != nil { // whatever it believes to be due
+			t.Fatal(err)
+		}
+		if n := len(r.written()); n != writes {
+			t.Errorf("two Hubs write to one installation at once: %d writes", n-writes)
+		}
+		wakeUp()
+		done.Wait()
+		if n := len(r.written()); n != writes+1 {
+			t.Errorf("the one that holds it made %d writes", n-writes)
+		}
+	})
+}

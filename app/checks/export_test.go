@@ -42,3 +42,12 @@ func (r *Reconciler) StopAt(point string) (asleep <-chan struct{}, wakeUp func()
 	}
 	return there, func() { close(on) }
 }
+
+// Step does one step in an installation, whether or not one is due.
+func (r *Reconciler) Step(ctx context.Context, installation int64) error {
+	app, err := r.holder.App()
+	if err != nil {
+		return err
+	}
+	return r.oneStep(ctx, app, installation)
+}

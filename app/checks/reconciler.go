@@ -42,8 +42,9 @@ const (
 	parkedFor    = time.Hour
 	maxAttempts  = 10 // for a commit that GitHub doesn't know yet, until it counts as one that it doesn't have
 
-	maxBusy = 32 // installations at once
-	poll    = 5 * time.Second
+	maxBusy      = 32 // installations at once
+	poll         = 5 * time.Second
+	stopPatience = 5 * time.Second
 )
 
 // Reconciler makes GitHub show what Show was told. Any number of them may work on one database: each installation is
@@ -55,11 +56,12 @@ type Reconciler struct {
 	log    zerolog.Logger
 	ended  chan struct{} // a step ended: look again
 
-	mu     sync.Mutex
-	busy   map[int64]bool // installations that this Reconciler works on
-	cancel context.CancelFunc
-	loop   sync.WaitGroup
-	steps  sync.WaitGroup
+	mu    sync.Mutex
+	busy  map[int64]bool // installations that this Reconciler works on
+	stop  func()         // while it runs: ends the loop
+	abort func()         // cancels what is under way
+	loop  sync.WaitGroup
+	steps sync.WaitGroup
 
 	// at is told where a step has come to, for tests: an error there ends the step as a kill would.
 	at func(point string) error
@@ -78,26 +80,32 @@ func New(db *store.DB, holder *github.Holder, o Options) *Reconciler {
 func (r *Reconciler) Start(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.cancel != nil {
+	if r.stop != nil {
 		return errors.New("check runs are reconciled already")
 	}
-	ctx, r.cancel = context.WithCancel(ctx)
-	r.loop.Go(func() { r.run(ctx) })
+	work, abort := context.WithCancel(context.WithoutCancel(ctx))
+	loop, stop := context.WithCancel(ctx)
+	r.stop, r.abort = stop, abort
+	r.loop.Go(func() { r.run(loop, work) })
 	return nil
 }
 
-// Stop gives up what is under way, which is picked up later, and returns when nothing runs any more. Stopping twice does nothing.
+// Stop begins nothing any more, gives what is under way five seconds, and returns when nothing runs. What had to be given
+// up is picked up by whoever comes next. Stopping twice does nothing.
 func (r *Reconciler) Stop() {
 	r.mu.Lock()
-	cancel := r.cancel
-	r.cancel = nil
+	stop, abort := r.stop, r.abort
+	r.stop = nil
 	r.mu.Unlock()
-	if cancel == nil {
+	if stop == nil {
 		return
 	}
-	cancel()
+	stop()
 	r.loop.Wait()
+	patience := time.AfterFunc(stopPatience, abort)
 	r.steps.Wait()
+	patience.Stop()
+	abort()
 }
 
 // Pending counts the check runs that GitHub doesn't show as they are yet, without those that it doesn't take until
@@ -135,10 +143,11 @@ func wake(tx *store.Tx, q string, id int64) error {
 	return nil
 }
 
-func (r *Reconciler) run(ctx context.Context) {
+// run begins steps until ctx ends; they run under work.
+func (r *Reconciler) run(ctx, work context.Context) {
 	for ctx.Err() == nil {
 		changed := r.db.Changed(Topic)
-		next, err := r.begin(ctx)
+		next, err := r.begin(work)
 		if err != nil && ctx.Err() == nil {
 			r.log.Error().Err(err).Msg("check runs could not be looked at; tried again")
 		}
