@@ -109,16 +109,20 @@ func (r *rig) app() *github.App {
 
 func keys(t *testing.T, n byte) seal.Keys {
 	t.Helper()
+	k, err := seal.ParseKeys(seal.Given{Text: keyText(n)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func keyText(n byte) string {
 	const hex = "0123456789abcdef"
 	text := make([]byte, 64)
 	for i := range text {
 		text[i] = hex[(int(n)*7+i)%16]
 	}
-	k, err := seal.ParseKeys(seal.Given{Text: string(text)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return k
+	return string(text)
 }
 
 // advance lets time pass, here and at GitHub.
