@@ -22,6 +22,7 @@ type fileConfig struct {
 	Log    string        `yaml:"log"`
 	Hub    config.Hub    `yaml:"hub"`
 	GitHub config.GitHub `yaml:"github"`
+	Access config.Access `yaml:"access"`
 	Dev    config.Dev    `yaml:"dev"`
 	Runner runner.Config `yaml:"runner"`
 }
@@ -52,10 +53,10 @@ func (f *configFlags) again() string {
 
 // load reads the config: flag over environment over file over default.
 func (f *configFlags) load() (fileConfig, error) {
-	cfg := fileConfig{Hub: config.DefaultHub(), Runner: runner.DefaultConfig()}
+	cfg := fileConfig{Hub: config.DefaultHub(), Access: config.DefaultAccess(), Runner: runner.DefaultConfig()}
 	err := config.Load(f.file, &cfg)
 	if err == nil {
-		err = errors.Join(cfg.Hub.Check(), cfg.GitHub.Check(), cfg.Dev.Check())
+		err = errors.Join(cfg.Hub.Check(), cfg.GitHub.Check(), cfg.Access.Check(), cfg.Dev.Check())
 	}
 	if err != nil {
 		return cfg, usageError{err}

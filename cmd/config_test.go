@@ -53,7 +53,7 @@ func TestTheExampleConfigHasEveryKeyWithItsVariable(t *testing.T) {
 
 func TestTheExampleConfigSaysTheDefaults(t *testing.T) {
 	t.Parallel()
-	want := fileConfig{Hub: config.DefaultHub(), Runner: runner.DefaultConfig()}
+	want := fileConfig{Hub: config.DefaultHub(), Access: config.DefaultAccess(), Runner: runner.DefaultConfig()}
 	var got fileConfig
 	if err := config.Load(exampleConfig, &got); err != nil {
 		t.Fatal(err)

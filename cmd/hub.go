@@ -94,7 +94,10 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	for _, r := range cfg.Dev.Repos {
 		repos = append(repos, access.Repo{ID: r.ID, Name: r.Name, CloneURL: r.URL})
 	}
-	if h.gate, err = access.Open(ctx, db, access.Options{DevLogin: cfg.Dev.Login, DevRepos: repos, GitHub: h.app, Seal: h.seal, Log: log}); err != nil {
+	if h.gate, err = access.Open(ctx, db, access.Options{
+		DevLogin: cfg.Dev.Login, DevRepos: repos, GitHub: h.app, Seal: h.seal,
+		People: cfg.Access.People, Age: cfg.Access.Age, Outage: cfg.Access.Outage, Log: log,
+	}); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	h.fleet = fleet.New(db, fleet.Options{LogLimit: int64(cfg.Hub.LogLimit), Version: version, Tokens: token.Of(h.app, log), Log: log})
