@@ -19,17 +19,56 @@ type bootFiles struct {
 	Hostname string `json:"hostname"`
 	Hosts    string `json:"hosts"`
 	Resolv   string `json:"resolv"`
+	// Store is where the Sandbox's Store is found, if it has one, and Withheld the capabilities that the agent then has for itself.
+	Store    string `json:"store"`
+	Withheld []int  `json:"withheld"`
+}
+
+func readBoot(config string) (b bootFiles, problems []string) {
+	if config == "" {
+		return b, nil
+	}
+	if err := json.Unmarshal([]byte(config), &b); err != nil {
+		return bootFiles{}, []string{fmt.Sprintf("%s is not the JSON it should be: %v", BootEnv, err)}
+	}
+	return b, nil
+}
+
+// prepare takes the Store over, and puts what is started from now on under the filter that belongs to it.
+func (a *agent) prepare(b bootFiles) error {
+	a.withheld = b.Withheld
+	if b.Store == "" {
+		return nil
+	}
+	s, err := openStore(b.Store)
+	if err != nil {
+		return err
+	}
+	a.folders = newFolders(s)
+	listener := -1
+	watched := func() (err error) {
+		listener, err = installFilter(len(b.Withheld) > 0, true)
+		return err
+	}
+	if a.reaper.forks, err = newThread(watched); err == nil {
+		return (&watch{folders: a.folders, fd: listener}).run()
+	}
+	a.problems = append(a.problems, fmt.Sprintf("a dependency folder can't be removed or renamed while the Sandbox runs: %v", err))
+	if len(b.Withheld) > 0 {
+		a.reaper.forks, err = newThread(func() error {
+			_, err := installFilter(true, false)
+			return err
+		})
+		return err
+	}
+	return nil
 }
 
 // writeBootFiles writes the network files beneath root. They are plain files and not mounts, so that a bootstrap can
 // replace them (facts/sandbox.md §2.11). It returns a sentence for each that could not be written.
-func writeBootFiles(root, config string) []string {
-	if config == "" {
+func writeBootFiles(root string, b bootFiles) []string {
+	if b.Hostname == "" && b.Hosts == "" && b.Resolv == "" {
 		return nil
-	}
-	var b bootFiles
-	if err := json.Unmarshal([]byte(config), &b); err != nil {
-		return []string{fmt.Sprintf("%s is not the JSON it should be: %v", BootEnv, err)}
 	}
 	etc, err := openEtc(root)
 	if err != nil {

@@ -52,7 +52,8 @@ func TestALinkInPlaceOfEtcIsNotFollowed(t *testing.T) {
 	if err := os.Symlink(outside, root+"/etc"); err != nil {
 		t.Fatal(err)
 	}
-	problems := writeBootFiles(root, network)
+	files, _ := readBoot(network)
+	problems := writeBootFiles(root, files)
 	if len(problems) != 1 || !strings.Contains(problems[0], "the image's /etc can't be used") {
 		t.Errorf("%q", problems)
 	}
@@ -60,7 +61,7 @@ func TestALinkInPlaceOfEtcIsNotFollowed(t *testing.T) {
 		t.Errorf("written outside: %v", left)
 	}
 	empty := t.TempDir()
-	if problems := writeBootFiles(empty, network); len(problems) != 0 {
+	if problems := writeBootFiles(empty, files); len(problems) != 0 {
 		t.Errorf("an image without /etc: %q", problems)
 	}
 }

@@ -147,7 +147,7 @@ func (a *agent) launch(c *command, cmd Cmd) error {
 		path = stage.DefaultPath
 	}
 	rq := stage.Request{Env: bytesOf(env), Path: []byte(path), Dir: cmd.Dir, NeedDir: cmd.NeedDir, UID: who.uid, GID: who.gid,
-		Groups: who.groups, Cgroups: cgroupFiles}
+		Groups: who.groups, Cgroups: cgroupFiles, Withheld: a.withheld}
 	if cmd.Script != nil {
 		interp, err := interpreter(cmd.Script.Body)
 		if err != nil {

@@ -58,7 +58,13 @@ func Main(args []string) int {
 	}
 	a := &agent{boot: rand.Text(), reaper: newReaper(), cmds: map[string]*command{}, stopped: make(chan struct{})}
 	go a.reaper.run()
-	a.problems = writeBootFiles("/", config)
+	boot, problems := readBoot(config)
+	a.problems = append(problems, writeBootFiles("/", boot)...)
+	if err := a.prepare(boot); err != nil {
+		// Without its filter, a Sandbox would be more than it may be.
+		fmt.Fprintf(os.Stderr, "claude-hub agent: %v\n", err)
+		return 2
+	}
 	go a.serve(l)
 	<-a.stopped
 	return 0

@@ -57,6 +57,7 @@ type image struct {
 	Links     map[string]string
 	Binds     map[string]string // host path to path inside
 	Env       string            // CLAUDE_HUB_AGENT
+	Store     string            // host folder with `workspace` and `dependencies` in it
 	Tmp, Self string
 }
 
@@ -75,6 +76,7 @@ func bootInside(config string) error {
 		func() error { return devices(root) },
 		func() error { return programs(root, im) },
 		func() error { return im.write(root) },
+		func() error { return im.store(root) },
 		func() error { return bind(im.Self, root+"/agent", true) },
 		func() error { return os.Mkdir(root+"/.old", 0o700) },
 		func() error { return unix.PivotRoot(root, root+"/.old") },
@@ -165,6 +167,17 @@ func (im image) write(root string) error {
 		}
 	}
 	return nil
+}
+
+// store shows a Store as an engine does.
+func (im image) store(root string) error {
+	if im.Store == "" {
+		return nil
+	}
+	if err := bind(im.Store, root+"/run/claude-hub/store", false); err != nil {
+		return err
+	}
+	return bind(im.Store+"/workspace", root+"/workspace", false)
 }
 
 func bind(from, to string, readOnly bool) error {

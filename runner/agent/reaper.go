@@ -12,6 +12,7 @@ import (
 type reaper struct {
 	mu       sync.Mutex // held over fork and registration, and over each wait4, so that no exit is seen before its pid
 	children map[int]chan syscall.WaitStatus
+	forks    *thread // that everything is forked from; nil: any
 }
 
 func newReaper() *reaper { return &reaper{children: map[int]chan syscall.WaitStatus{}} }
@@ -49,7 +50,14 @@ func (r *reaper) one() bool {
 func (r *reaper) fork(argv0 string, argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	pid, err := syscall.ForkExec(argv0, argv, attr)
+	var pid int
+	var err error
+	forks := func() { pid, err = syscall.ForkExec(argv0, argv, attr) }
+	if r.forks != nil {
+		r.forks.do(forks)
+	} else {
+		forks()
+	}
 	if err != nil {
 		return 0, nil, err
 	}

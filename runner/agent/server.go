@@ -40,6 +40,8 @@ type agent struct {
 	stopOnce sync.Once
 	work     semaphore
 	starts   semaphore
+	folders  *folders // nil without a Store
+	withheld []int    // capabilities that are the agent's alone
 	large    sync.Mutex
 	git      gitAsks
 
@@ -173,6 +175,8 @@ func (a *agent) short(conn net.Conn, h header) (any, error) {
 		}
 		a.git.answer(h.At, r)
 		return struct{}{}, nil
+	case "bind":
+		return a.bind(conn, h)
 	case "list":
 		return a.list(), nil
 	case "processes":
@@ -214,6 +218,17 @@ func (a *agent) short(conn net.Conn, h header) (any, error) {
 		return a.describe(ps), nil
 	}
 	return nil, fail(CodeBad, "the agent knows no request %q", clip(h.Op, 32))
+}
+
+func (a *agent) bind(conn net.Conn, h header) (Binding, error) {
+	var f Folders
+	if err := decodePayload(conn, h, &f); err != nil {
+		return Binding{}, err
+	}
+	if a.folders == nil {
+		return Binding{}, fail(CodeBad, "this Sandbox has nothing to bind dependency folders from")
+	}
+	return a.folders.bindAll(f)
 }
 
 // lasting does what goes on until a process does something or the caller hangs up.

@@ -99,6 +99,15 @@ type Spec struct {
 	Limits   Limits  `json:"limits"`
 	Network  Network `json:"network"`
 	Nested   bool    `json:"nested"` // may run containers inside (the Environment's Docker toggle)
+	Store    *Store  `json:"store,omitempty"`
+}
+
+// Store is a folder of the disk whose folders the agent may move files between at once, and bind from: an engine that can
+// shows the whole of it to the agent, and to nothing else in the Sandbox. It belongs to the host, so that the names in it are
+// the host's to follow; what is below them is the Sandbox's.
+type Store struct {
+	Folder string `json:"folder"` // a folder of the disk; a Bind's Folder in it is "folder/name"
+	Own    string `json:"own"`    // name of the folder in it that is the agent's own, made if absent
 }
 
 // Disk is one sized image. Path is its own folder on the host: the engine keeps the image and its id range there.
@@ -118,9 +127,9 @@ type Mounted struct {
 // IDRange is how many user and group ids each Sandbox has (facts/sandbox.md §2.4).
 const IDRange = 1 << 20
 
-// Bind shows a folder at the path Guest of the Sandbox. A Folder without a slash is a folder of the disk, made if
-// absent and then owned by UID and GID as the Sandbox sees them; its guest path has no dot in it. An absolute Folder is
-// a folder or file of the host, always read-only: what of it must not change belongs to the host's ids.
+// Bind shows a folder at the path Guest of the Sandbox. A Folder that doesn't begin with a slash is a folder of the disk, or one
+// of its Store, made if absent and then owned by UID and GID as the Sandbox sees them; its guest path has no dot in it. An
+// absolute Folder is a folder or file of the host, always read-only: what of it must not change belongs to the host's ids.
 type Bind struct {
 	Folder   string `json:"folder"`
 	Guest    string `json:"guest"`

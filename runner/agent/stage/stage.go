@@ -49,6 +49,8 @@ type Request struct {
 	Groups   []int
 	// Cgroups are cgroup.procs files; those that exist must take the process.
 	Cgroups []string
+	// Withheld are capabilities, by number, that the agent has for itself and the program must not get in any way.
+	Withheld []int `json:",omitempty"`
 }
 
 // The steps a Report can name.
@@ -94,6 +96,10 @@ func run() {
 			report(conn, Report{Step: StepCgroup, Subject: []byte(f), Errno: errno(err)})
 			return
 		}
+	}
+	if err := withhold(rq.Withheld); err != nil {
+		report(conn, Report{Step: StepUser, Errno: errno(err)})
+		return
 	}
 	if err := become(rq.UID, rq.GID, rq.Groups); err != nil {
 		report(conn, Report{Step: StepUser, Errno: errno(err)})

@@ -127,6 +127,17 @@ func TestBadSpecsAreRefusedBeforeAnythingIsMade(t *testing.T) {
 		"the same guest path": func(s *sandbox.Spec) {
 			s.Binds = []sandbox.Bind{{Folder: "c", Guest: "/c"}, {Folder: "d", Guest: "/c"}}
 		},
+		"a Store with a dot":  func(s *sandbox.Spec) { s.Store = &sandbox.Store{Folder: "a.b", Own: "c"} },
+		"the root as a Store": func(s *sandbox.Spec) { s.Store = &sandbox.Store{Folder: "root", Own: "c"} },
+		"the agent's own folder": func(s *sandbox.Spec) {
+			s.Store = &sandbox.Store{Folder: "a", Own: "c"}
+			s.Binds = []sandbox.Bind{{Folder: "a/c", Guest: "/c"}}
+		},
+		"a folder in what is no Store": func(s *sandbox.Spec) { s.Binds = []sandbox.Bind{{Folder: "a/c", Guest: "/c"}} },
+		"a folder out of the Store": func(s *sandbox.Spec) {
+			s.Store = &sandbox.Store{Folder: "a", Own: "c"}
+			s.Binds = []sandbox.Bind{{Folder: "a/../root", Guest: "/c"}}
+		},
 		"owner beyond the range":   func(s *sandbox.Spec) { s.Binds = []sandbox.Bind{{Folder: "c", Guest: "/c", UID: sandbox.IDRange}} },
 		"too little memory":        func(s *sandbox.Spec) { s.Limits.Memory = 1 << 20 },
 		"too few processes":        func(s *sandbox.Spec) { s.Limits.Pids = 10 },

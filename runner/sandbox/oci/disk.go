@@ -288,8 +288,8 @@ func trim(dir string) {
 	_, _, _ = unix.Syscall(unix.SYS_IOCTL, f.Fd(), fitrim, uintptr(unsafe.Pointer(&r)))
 }
 
-// folder makes a folder of a mounted disk, owned by ids of the Sandbox, if it is not there. The top of a disk is the
-// host's, so no Sandbox can have put a link there; it is refused all the same.
+// diskFolder makes a folder of a mounted disk, owned by ids of the Sandbox, if it is not there. The top of a disk is the
+// host's, and so is a Store, so no Sandbox can have put a link there; it is refused all the same.
 func diskFolder(m sandbox.Mounted, name string, uid, gid int, mode os.FileMode) (string, error) {
 	path := filepath.Join(m.Folder, name)
 	err := os.Mkdir(path, 0o700)
@@ -310,6 +310,30 @@ func diskFolder(m sandbox.Mounted, name string, uid, gid int, mode os.FileMode) 
 		return "", sandbox.Errorf(sandbox.ErrDiskDamaged, "%s on the disk is not a folder", name)
 	}
 	return path, nil
+}
+
+// diskStore makes the Store and the agent's own folder in it. The Store itself is the host's, as the top of the disk is; the
+// Sandbox's ids may pass through it.
+func diskStore(m sandbox.Mounted, s *sandbox.Store) (string, error) {
+	if s == nil {
+		return "", nil
+	}
+	path := filepath.Join(m.Folder, s.Folder)
+	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", err
+	}
+	fi, err := os.Lstat(path)
+	if err != nil {
+		return "", err
+	}
+	if st, ok := fi.Sys().(*syscall.Stat_t); !fi.IsDir() || !ok || st.Uid != 0 {
+		return "", sandbox.Errorf(sandbox.ErrDiskDamaged, "%s on the disk is not a folder of the host's", s.Folder)
+	}
+	if err := os.Chmod(path, 0o755); err != nil {
+		return "", err
+	}
+	_, err = diskFolder(m, filepath.Join(s.Folder, s.Own), 0, 0, 0o700)
+	return path, err
 }
 
 // freshTmp gives an empty /tmp. The old one is deleted while the Sandbox runs already.

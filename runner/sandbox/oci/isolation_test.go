@@ -145,20 +145,22 @@ func TestBombsLeaveTheAgentAndOtherSandboxesAlive(t *testing.T) {
 func TestKernelIsOutOfReach(t *testing.T) {
 	t.Parallel()
 	e := testEngine(t)
-	for _, nested := range []bool{false, true} {
-		name := fmt.Sprintf("nested-%v", nested)
-		s := testSpec(t, e, name)
+	for _, name := range []string{"plain", "store", "nested"} {
+		s, nested := testSpec(t, e, name), name == "nested"
+		if name == "store" {
+			s = storeSpec(t, e, name)
+		}
 		s.Nested = nested
 		sb := start(t, e, sandbox.ID(name), s)
 		sh(t, sb, "mkdir -p /mnt")
 		for _, what := range []string{"mount-ext4", "mount-debugfs", "mknod", "kexec", "bpf", "userfaultfd", "perf", "swapon", "settime", "module", "iopl", "handle", "quotactl"} {
 			if ans, err := ask(t.Context(), sb, 0, "try", "try", what); err != nil || ans.Code == 0 {
-				t.Errorf("nested=%v: %s: %+v, %v", nested, what, ans, err)
+				t.Errorf("%s: %s: %+v, %v", name, what, ans, err)
 			}
 		}
 		for _, what := range []string{"keyctl", "add_key", "io_uring"} {
 			if ans, err := ask(t.Context(), sb, 0, "try", "try", what); err != nil || !strings.Contains(ans.Output, "not implemented") {
-				t.Errorf("nested=%v: %s must be unknown to the kernel: %+v, %v", nested, what, ans, err)
+				t.Errorf("%s: %s must be unknown to the kernel: %+v, %v", name, what, ans, err)
 			}
 		}
 		for _, line := range []string{
@@ -176,16 +178,16 @@ func TestKernelIsOutOfReach(t *testing.T) {
 		}
 		ans, err := ask(t.Context(), sb, 0, "try", "try", "userns")
 		if err != nil || (ans.Code == 0) != nested {
-			t.Errorf("nested=%v: a further user namespace: %+v, %v", nested, ans, err)
+			t.Errorf("%s: a further user namespace: %+v, %v", name, ans, err)
 		}
 		for _, kind := range []string{"proc", "sysfs", "devpts"} {
 			// What a runtime nested in the Sandbox mounts for its containers.
 			if ans, err := ask(t.Context(), sb, 0, "mount", "-t", kind, kind, "/mnt"); err != nil || (ans.Code == 0) != nested {
-				t.Errorf("nested=%v: mounting %s: %+v, %v", nested, kind, ans, err)
+				t.Errorf("%s: mounting %s: %+v, %v", name, kind, ans, err)
 			}
 		}
 		if ans, err = ask(t.Context(), sb, 0, "try", "try", "mount"); err != nil || (ans.Code == 0) != nested {
-			t.Errorf("nested=%v: mounting a tmpfs: %+v, %v", nested, ans, err)
+			t.Errorf("%s: mounting a tmpfs: %+v, %v", name, ans, err)
 		}
 	}
 }

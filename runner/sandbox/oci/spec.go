@@ -16,6 +16,8 @@ import (
 
 const (
 	agentGuestPath = "/run/claude-hub/agent"
+	// storeGuestPath is where the agent finds the Store when it starts; it covers it before anything else runs.
+	storeGuestPath = "/run/claude-hub/store"
 	// AgentEnv is the variable of PID 1 that carries AgentBoot as JSON.
 	AgentEnv  = "CLAUDE_HUB_AGENT"
 	cpuPeriod = 100_000 // µs, the kernel's default
@@ -27,6 +29,10 @@ type AgentBoot struct {
 	Hostname string `json:"hostname"`
 	Hosts    string `json:"hosts"`
 	Resolv   string `json:"resolv"`
+	// Store is where the Spec's Store is, if it has one. Withheld are the capabilities by number that the agent then has to
+	// bind from it, and nothing that it starts may have.
+	Store    string `json:"store,omitempty"`
+	Withheld []int  `json:"withheld,omitempty"`
 }
 
 // checkSpec refuses what can't be booted before anything is made.
@@ -50,9 +56,19 @@ func checkSpec(s sandbox.Spec) error {
 		return bad("a Sandbox needs at least %d processes, not %d", sandbox.MinPids, l.Pids)
 	}
 	seen := map[string]bool{}
+	store := ""
+	if s.Store != nil {
+		if store = s.Store.Folder; !diskName(store) || !diskName(s.Store.Own) {
+			return bad("a Store and the agent's folder in it are named as a disk's folders are, not %q and %q", store, s.Store.Own)
+		}
+		seen[store], seen[store+"/"+s.Store.Own] = true, true
+	}
 	for _, b := range s.Binds {
-		if err := checkBind(b); err != nil {
+		if err := checkBind(b, store); err != nil {
 			return err
+		}
+		if seen[b.Folder] {
+			return bad("%s is the Store's own and can't be bound", b.Folder)
 		}
 		if seen[b.Guest] {
 			return bad("two folders are bound at %s", b.Guest)
@@ -62,7 +78,12 @@ func checkSpec(s sandbox.Spec) error {
 	return nil
 }
 
-func checkBind(b sandbox.Bind) error {
+// diskName says whether a folder of a disk may be called that.
+func diskName(name string) bool {
+	return namePattern.MatchString(name) && !strings.Contains(name, ".") && !slices.Contains([]string{rootName, tmpName}, name)
+}
+
+func checkBind(b sandbox.Bind, store string) error {
 	bad := func(format string, a ...any) error { return sandbox.Errorf(sandbox.ErrInvalid, format, a...) }
 	g := b.Guest
 	if !path.IsAbs(g) || path.Clean(g) != g || g == "/" || strings.ContainsAny(g, "\x00\n") {
@@ -89,7 +110,7 @@ func checkBind(b sandbox.Bind) error {
 	if strings.Contains(g, ".") {
 		return bad("the guest path of a disk's folder must have no dot in it: %s", g)
 	}
-	if !namePattern.MatchString(b.Folder) || strings.Contains(b.Folder, ".") || slices.Contains([]string{rootName, tmpName}, b.Folder) {
+	if !diskName(strings.TrimPrefix(b.Folder, store+"/")) {
 		return bad("a disk's folder is named with letters, digits, \"-\" and \"_\", and not %q", b.Folder)
 	}
 	if b.UID < 0 || b.GID < 0 || b.UID >= sandbox.IDRange || b.GID >= sandbox.IDRange {
@@ -113,6 +134,7 @@ type plan struct {
 	root    string            // mounted root filesystem
 	fresh   bool              // made for this boot
 	tmp     string            // folder for /tmp
+	store   string            // folder of the Store, if there is one
 	folders map[string]string // a Bind's guest path → its host path
 	cgroup  string
 	boot    AgentBoot
@@ -124,7 +146,7 @@ func (e *Engine) runtimeSpec(p plan) (*specs.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	caps := grantedCapabilities(p.spec.Nested)
+	caps := append(grantedCapabilities(p.spec.Nested), capabilityTexts(withheld(p.spec))...)
 	zero := 0
 	s := &specs.Spec{
 		Version:  "1.0.2",
@@ -192,6 +214,9 @@ func (e *Engine) mounts(p plan) []specs.Mount {
 		{Destination: agentGuestPath, Type: "bind", Source: e.cfg.Agent[0], Options: []string{"bind", "ro", "nosuid", "nodev"}},
 		{Destination: "/tmp", Type: "bind", Source: p.tmp, Options: []string{"bind", "rw", "nosuid", "nodev"}},
 	}
+	if p.store != "" {
+		m = append(m, specs.Mount{Destination: storeGuestPath, Type: "bind", Source: p.store, Options: []string{"bind", "rw", "nosuid", "nodev"}})
+	}
 	for _, b := range p.spec.Binds {
 		mode, kind := "rw", "rbind"
 		if b.ReadOnly {
@@ -226,6 +251,23 @@ func grantedCapabilities(nested bool) []string {
 		if _, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(n), 0, 0, 0); err == nil {
 			out = append(out, name)
 		}
+	}
+	return out
+}
+
+// withheld are the capabilities that an agent with a Store has beside those granted, by number: to mount, and to see with which path
+// and in which folder another process asks the kernel for something. What it starts never has them.
+func withheld(s sandbox.Spec) []int {
+	if s.Store == nil || s.Nested {
+		return nil
+	}
+	return []int{unix.CAP_SYS_ADMIN, unix.CAP_SYS_PTRACE}
+}
+
+func capabilityTexts(numbers []int) []string {
+	var out []string
+	for _, n := range numbers {
+		out = append(out, capabilityNames[n])
 	}
 	return out
 }

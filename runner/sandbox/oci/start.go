@@ -88,6 +88,9 @@ func (e *Engine) boot(ctx context.Context, id sandbox.ID, s sandbox.Spec) (*box,
 		return nil, err
 	}
 	p.boot = AgentBoot{Hostname: s.Hostname, Hosts: hostsFile(s.Hostname, boot.Net), Resolv: res.file(boot.Net)}
+	if s.Store != nil {
+		p.boot.Store, p.boot.Withheld = storeGuestPath, withheld(s)
+	}
 	cfg, err := e.runtimeSpec(p)
 	if err != nil {
 		return nil, err
@@ -174,6 +177,9 @@ func (e *Engine) prepareDisk(ctx context.Context, id sandbox.ID, p *plan) error 
 		return err
 	}
 	if p.tmp, err = e.freshTmp(m, p.spec.Disk.Path); err != nil {
+		return err
+	}
+	if p.store, err = diskStore(m, p.spec.Store); err != nil {
 		return err
 	}
 	for _, b := range p.spec.Binds {
