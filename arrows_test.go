@@ -33,6 +33,7 @@ var arrows = map[string]string{
 	"app/setup":       "store app/github app/seal app/access app/audit app/fault",
 	"app/variable":    "store envspec app/seal app/access app/github app/audit app/fault runner/wire runner/redact",
 	"app/environment": "store envspec app/access app/github app/variable app/fleet app/audit app/fault runner/wire",
+	"app/proposal":    "store envspec app/access app/checks app/environment app/fault app/fleet app/github app/variable runner/redact runner/wire",
 	"app/session":     "store app/access app/github app/environment app/variable app/fleet app/audit app/fault runner/wire",
 
 	"handlers":           "store envspec app/fault app/access app/environment app/variable app/session app/fleet app/setup handlers/request handlers/api handlers/web handlers/runnerapi",

@@ -25,7 +25,8 @@ type Service struct {
 	vault *variable.Vault
 	o     Options
 
-	watchers []Watcher
+	watchers        []Watcher
+	versionWatchers []VersionWatcher
 }
 
 // Options of a Service; zero values are the defaults.

@@ -324,6 +324,32 @@ func (s *Service) adopt(tx *store.Tx, g access.Grant, env Environment, web *Draf
 		Detail: map[string]any{"revision": adopted.Revision, "pull_request": draft.PullRequest, "commit": draft.Commit}})
 }
 
+// OfferWeb makes spec, which was read in the Repo, the web draft, in the caller's transaction, where that has nothing of its own
+// beyond the current version; offered says whether. Its faults are those of Propose.
+func (s *Service) OfferWeb(tx *store.Tx, g access.Grant, spec envspec.Spec) (offered bool, err error) {
+	if spec, err = checked(spec); err != nil {
+		return false, err
+	}
+	if _, err := tx.Exec(insertEnvironmentSQL, store.NewID(), int64(g.Repo().ID), tx.Now().UnixMilli(), g.Actor()); err != nil {
+		return false, fmt.Errorf("make Environment: %w", err)
+	}
+	env, err := s.get(tx, g)
+	if err != nil {
+		return false, err
+	}
+	switch web := env.Draft; {
+	case web != nil && sameSpec(web.Spec, spec):
+		return true, nil
+	case !unchanged(env.Current, web):
+		return false, nil
+	}
+	_, err = s.adopt(tx, g, env, env.Draft, Draft{Spec: spec})
+	return err == nil, err
+}
+
+// Read is Get in the caller's transaction.
+func (s *Service) Read(tx *store.Tx, g access.Grant) (Environment, error) { return s.get(tx, g) }
+
 // cancelOutdated cancels the Test builds that run for a pull request, but for those of key.
 func (s *Service) cancelOutdated(tx *store.Tx, g access.Grant, env Environment, number int, key envspec.Key) error {
 	tests, err := store.All(tx, scanTest, outdatedSQL, env.ID, number, string(key))

@@ -175,6 +175,11 @@ func (s *Service) make(tx *store.Tx, g access.Grant, env Environment, draft Draf
 	}
 	version.Spec = draft.Spec
 	tx.Wake(TopicOf(g.Repo()))
+	for _, f := range s.versionWatchers {
+		if err := f(tx, g.Repo(), version); err != nil {
+			return Version{}, fmt.Errorf("tell of version %d: %w", version.Number, err)
+		}
+	}
 	return version, audit.Record(tx, audit.Entry{Who: g.Actor(), Repo: int64(g.Repo().ID), Action: "version.apply", Subject: id,
 		Detail: map[string]any{"number": before + 1, "test_build": verdict.test, "source": source}})
 }

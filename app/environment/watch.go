@@ -17,6 +17,12 @@ type Watcher func(tx *store.Tx, repo access.Repo, t TestBuild) error
 // the fleet is started, and told in that order.
 func (s *Service) Watch(f Watcher) { s.watchers = append(s.watchers, f) }
 
+// VersionWatcher is told of a new version in the transaction that makes it, as a Watcher of a Test build is.
+type VersionWatcher func(tx *store.Tx, repo access.Repo, v Version) error
+
+// WatchVersions has f told of every new version.
+func (s *Service) WatchVersions(f VersionWatcher) { s.versionWatchers = append(s.versionWatchers, f) }
+
 // changed wakes who looks at the Repo's Environment, and tells Watchers of a Test build.
 func (s *Service) changed(tx *store.Tx, repo access.Repo, test string) error {
 	tx.Wake(TopicOf(repo))

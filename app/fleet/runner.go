@@ -53,6 +53,9 @@ type Disk struct {
 	Free       int64 // bytes of the file system with the Runner's data folder
 }
 
+// Busy is how much it holds: Pick prefers the one that holds least.
+func (r Runner) Busy() int { return r.load() }
+
 func (r Runner) load() (n int) {
 	for _, k := range r.Load {
 		n += k
@@ -347,6 +350,9 @@ func (f *Fleet) Pick(tx *store.Tx, want Filter) (Runner, error) {
 	}
 	return *best, nil
 }
+
+// Unfit says why Pick would not choose a Runner of Runners, in words that go on after its name, or "" if it could.
+func (f *Fleet) Unfit(r Runner, want Filter) string { return f.unfit(r, want) }
 
 func (f *Fleet) unfit(r Runner, want Filter) string {
 	switch {

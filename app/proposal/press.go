@@ -1,0 +1,198 @@
+package proposal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/claude-hub/claude-hub/app/access"
+	"github.com/claude-hub/claude-hub/app/checks"
+	"github.com/claude-hub/claude-hub/app/environment"
+	"github.com/claude-hub/claude-hub/app/fault"
+	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/store"
+)
+
+// Pressed is somebody pressing a button of a check run: a Test build on a Runner, of exactly the commit that has the button. It
+// counts only for a sender who, by numeric id, passes the gate; whom it doesn't, the check run asks to do it on the Hub's page.
+func (s *Service) Pressed(ctx context.Context, repo github.RepoID, ev github.CheckEvent, sender github.Account) error {
+	ours, err := s.ours(ctx, repo, ev, CheckName)
+	if err != nil || !ours {
+		return err
+	}
+	runners, err := s.fleet.Runners(ctx)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(runners, func(r fleet.Runner) bool { return buttonOf(r) == ev.Button })
+	if i < 0 {
+		return s.say(ctx, repo, ev.SHA, look{}, "The Runner of that button is gone. Nothing was started: choose another one.")
+	}
+	return s.ask(ctx, repo, ev.SHA, sender, look{}, func(Proposal, []environment.TestBuild) (string, bool) { return runners[i].ID, true })
+}
+
+// Rerun is somebody pressing “Re-run” of a check run. Of the Environment that is another look, for anybody; of a Test build another
+// one on the same Runner, as Pressed.
+func (s *Service) Rerun(ctx context.Context, repo github.RepoID, ev github.CheckEvent, sender github.Account) error {
+	if ours, err := s.ours(ctx, repo, ev, CheckName); err != nil || ours {
+		if err != nil {
+			return err
+		}
+		return s.again(ctx, repo, ev.SHA)
+	}
+	var id, sha string
+	var number int
+	err := s.db.Read(ctx, func(tx *store.Tx) error {
+		return tx.Row(runSQL, store.Text(ev.ExternalID), int64(repo)).Scan(&id, &number, &sha)
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		return nil // none of ours
+	}
+	if err != nil {
+		return fmt.Errorf("read the check run %s: %w", ev.ExternalID, err)
+	}
+	return s.ask(ctx, repo, sha, sender, look{bump: true}, func(p Proposal, tests []environment.TestBuild) (string, bool) {
+		for _, t := range tests {
+			if p.Number == number && t.ID == id {
+				return t.Runner, true
+			}
+		}
+		return "", false
+	})
+}
+
+// RerunAll is somebody pressing “Re-run all checks” of a commit, of a fork too: whatever there was of it is done again.
+func (s *Service) RerunAll(ctx context.Context, repo github.RepoID, sha string, sender github.Account) error {
+	if err := s.again(ctx, repo, sha); err != nil {
+		return err
+	}
+	return s.ask(ctx, repo, sha, sender, look{bump: true}, func(_ Proposal, tests []environment.TestBuild) (string, bool) {
+		i := slices.IndexFunc(tests, func(t environment.TestBuild) bool { return t.Commit == sha })
+		if i < 0 {
+			return "", false
+		}
+		return tests[i].Runner, true
+	})
+}
+
+// ours says that an event is about a check run that this package showed under a name, on the commit that the event names.
+func (s *Service) ours(ctx context.Context, repo github.RepoID, ev github.CheckEvent, name string) (ours bool, err error) {
+	err = s.db.Read(ctx, func(tx *store.Tx) error {
+		v, found, err := checks.ByRun(tx, ev.Run)
+		if err == nil && !found { // pressed before the reconciler knew its id
+			v, found, err = checks.Read(tx, ev.ExternalID)
+		}
+		ours = found && v.Repo == repo && v.SHA == ev.SHA && v.Name == name
+		return err
+	})
+	return ours, err
+}
+
+// again looks again at all that a commit speaks for, and shows another check run of it.
+func (s *Service) again(ctx context.Context, repo github.RepoID, sha string) error {
+	var all []Proposal
+	err := s.db.Read(ctx, func(tx *store.Tx) (err error) {
+		all, err = at(tx, repo, sha)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if len(all) == 0 {
+		return s.againBranch(ctx, repo, sha)
+	}
+	for i, p := range all {
+		if err := s.look(ctx, repo, p.Number, look{afresh: true, bump: i == len(all)-1}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ask starts Test builds at one commit in the name of a sender. on says on which Runner, of a pull request with its Test builds.
+func (s *Service) ask(ctx context.Context, repo github.RepoID, sha string, sender github.Account, how look, on func(Proposal, []environment.TestBuild) (runner string, ok bool)) error {
+	type wish struct {
+		number int
+		runner string
+		key    string
+	}
+	var wishes []wish
+	err := s.db.Read(ctx, func(tx *store.Tx) error {
+		wishes = nil
+		all, err := at(tx, repo, sha)
+		if err != nil || len(all) == 0 {
+			return err
+		}
+		r, err := access.ReadRepo(tx, repo)
+		if err != nil {
+			return err
+		}
+		g := access.System(r, "pull requests")
+		for _, p := range all {
+			env, _, err := s.env.Proposed(tx, g, p.Number)
+			if err != nil {
+				return err
+			}
+			if env.Draft == nil || env.Draft.Commit != sha {
+				continue
+			}
+			tests, err := s.env.ProposedTests(tx, g, p.Number, 50)
+			if err != nil {
+				return err
+			}
+			if runner, ok := on(p, tests); ok && !slices.ContainsFunc(wishes, func(w wish) bool { return w.key == string(env.Draft.TestKey) && w.runner == runner }) {
+				wishes = append(wishes, wish{p.Number, runner, string(env.Draft.TestKey)})
+			}
+		}
+		return nil
+	})
+	if err != nil || len(wishes) == 0 {
+		return err
+	}
+	g, err := s.sender(ctx, repo, sender)
+	if fault.Is(err, fault.NotFound) {
+		return s.say(ctx, repo, sha, how, fmt.Sprintf("%s asked for a Test build, but nothing is built in the name of a bot, or of somebody who never signed in to this Hub or has no access to this Repo. "+
+			"Somebody who has starts it on the Hub's page.", orSomebody(sender.Login)))
+	}
+	if err != nil {
+		return err
+	}
+	note := ""
+	for _, w := range wishes {
+		_, err := s.start(ctx, g, w.number, sha, w.runner, "")
+		var f *fault.Error
+		switch {
+		case errors.As(err, &f) && (f.Code == fault.Refused || f.Code == fault.Conflict || f.Code == fault.NotFound):
+			note = f.Message
+		case err != nil && isRunnerAway(err):
+			note = f.Message
+		case err != nil:
+			return err
+		}
+	}
+	return s.say(ctx, repo, sha, look{bump: how.bump && note != ""}, note)
+}
+
+// isRunnerAway tells the fault of a Runner that can't take work from that of a GitHub that can't be reached, which is worth
+// another try.
+func isRunnerAway(err error) bool {
+	var gh *github.Error
+	return fault.Is(err, fault.Unavailable) && !errors.As(err, &gh)
+}
+
+// say puts a sentence on top of a commit's check run, in place of the one before; "" takes it away.
+func (s *Service) say(ctx context.Context, repo github.RepoID, sha string, how look, note string) error {
+	runners, err := s.fleet.Runners(ctx)
+	if err != nil {
+		return err
+	}
+	return s.db.Write(ctx, func(tx *store.Tx) error {
+		r, err := access.ReadRepo(tx, repo)
+		if err != nil {
+			return err
+		}
+		return s.show(tx, access.System(r, "pull requests"), sha, showing{runners: runners, bump: how.bump, note: &note})
+	})
+}

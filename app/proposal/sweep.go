@@ -1,0 +1,267 @@
+package proposal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/store"
+)
+
+const (
+	// sweepAtOnce bounds how many Repos one round compares: the others come first in the next one.
+	sweepAtOnce = 200
+	// lookFor is how long a look may take until another Hub may do it.
+	lookFor = 2 * time.Minute
+	dueMost = 20
+	// tryEvery and tryMost are how long a look waits that GitHub was away for, doubling.
+	tryEvery = 5 * time.Second
+	tryMost  = 5 * time.Minute
+)
+
+// Start begins to look at what is due, and compares all open pull requests with what is known, now and every SweepEvery: so what a
+// lost event would have said is seen all the same.
+func (s *Service) Start(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stop != nil {
+		return errors.New("the proposals were started already")
+	}
+	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	s.done.Go(func() { s.workOff(ctx) })
+	s.done.Go(func() { s.sweeps(ctx) })
+	return nil
+}
+
+// Stop ends what Start began and waits for it. Stopping twice does nothing.
+func (s *Service) Stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stop == nil {
+		return
+	}
+	s.stop()
+	s.done.Wait()
+	s.stop = nil
+}
+
+func (s *Service) workOff(ctx context.Context) {
+	for ctx.Err() == nil {
+		changed := s.db.Changed(topic)
+		wait, err := s.Due(ctx)
+		if err != nil && ctx.Err() == nil {
+			s.o.Log.Error().Err(err).Msg("look at pull requests that are due")
+			wait = tryEvery
+		}
+		if wait <= 0 {
+			continue
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+}
+
+// entry is a row of what is due.
+type entry struct {
+	repo   github.RepoID
+	number int
+	at     int64
+	afresh bool
+	tries  int
+}
+
+func scanEntry(scan func(...any) error) (e entry, err error) {
+	err = scan(&e.repo, &e.number, &e.at, &e.afresh, &e.tries)
+	return e, err
+}
+
+// Due looks at what is due now, and says how long until the next is. Start calls it; tests do, too.
+func (s *Service) Due(ctx context.Context) (time.Duration, error) {
+	var all []entry
+	var next int64
+	now := s.db.Now()
+	err := s.db.Read(ctx, func(tx *store.Tx) (err error) {
+		if all, err = store.All(tx, scanEntry, duesSQL, now, dueMost); err != nil {
+			return fmt.Errorf("list the pull requests that are due: %w", err)
+		}
+		return tx.Row(nextSQL).Scan(&next)
+	})
+	if err != nil {
+		return 0, err
+	}
+	if len(all) == 0 {
+		if next == 0 {
+			return s.o.SweepEvery, nil
+		}
+		return min(s.o.SweepEvery, max(time.Millisecond, time.UnixMilli(next).Sub(now))), nil
+	}
+	for _, e := range all {
+		if err := s.lookAt(ctx, e); err != nil {
+			return 0, err
+		}
+	}
+	return 0, nil
+}
+
+// lookAt claims an entry for lookFor, looks, and gives it up, or has it tried again later. What becomes due meanwhile stays due.
+func (s *Service) lookAt(ctx context.Context, e entry) error {
+	until := s.db.Now().Add(lookFor).UnixMilli()
+	mine := false
+	err := s.db.Write(ctx, func(tx *store.Tx) error {
+		n, err := tx.Exec(claimSQL, int64(e.repo), e.number, e.at, until)
+		mine = n == 1
+		return err
+	})
+	if err != nil || !mine {
+		return err
+	}
+	looked := s.look(ctx, e.repo, e.number, look{afresh: e.afresh})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return s.db.Write(ctx, func(tx *store.Tx) error {
+		if looked == nil {
+			_, err := tx.Exec(lookedSQL, int64(e.repo), e.number, until)
+			return err
+		}
+		wait := min(tryMost, tryEvery<<min(e.tries, 10))
+		s.o.Log.Warn().Err(looked).Int64("repo", int64(e.repo)).Int("pull_request", e.number).Dur("again_in", wait).Msg("look at a pull request")
+		_, err := tx.Exec(laterSQL, int64(e.repo), e.number, until, tx.Now().Add(wait))
+		return err
+	})
+}
+
+func (s *Service) sweeps(ctx context.Context) {
+	tick := time.NewTicker(s.o.SweepEvery)
+	defer tick.Stop()
+	for {
+		if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
+			s.o.Log.Error().Err(err).Msg("compare pull requests with GitHub's")
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// Sweep compares the open pull requests of Repos that have an Environment, or are known to propose one, with GitHub's: one list a
+// Repo. What differs is due. Several Hubs share the work. Start calls it; tests do, too.
+func (s *Service) Sweep(ctx context.Context) error {
+	app, err := s.github.App()
+	if err != nil {
+		return nil // none yet: nothing to compare with
+	}
+	type target struct {
+		repo  github.RepoID
+		swept int64
+	}
+	var all []target
+	now := s.db.Now()
+	err = s.db.Read(ctx, func(tx *store.Tx) (err error) {
+		all, err = store.All(tx, func(scan func(...any) error) (t target, err error) { err = scan(&t.repo, &t.swept); return t, err },
+			sweepsSQL, now.Add(-s.o.SweepEvery/2), sweepAtOnce)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("list the Repos to compare: %w", err)
+	}
+	for _, t := range all {
+		mine := false
+		err := s.db.Write(ctx, func(tx *store.Tx) error {
+			n, err := tx.Exec(sweepSQL, int64(t.repo), t.swept, tx.Now())
+			mine = n == 1
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if !mine {
+			continue // another Hub does it
+		}
+		if err := s.sweep(ctx, app, t.repo); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			s.o.Log.Warn().Err(err).Int64("repo", int64(t.repo)).Msg("compare pull requests with GitHub's")
+			if github.RateLimited.Is(err) {
+				continue
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Service) sweep(ctx context.Context, app *github.App, repo github.RepoID) error {
+	r, err := app.Repository(ctx, repo)
+	if gone(err) || err == nil && r.Archived {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	pulls, err := app.PullRequests(ctx, repo)
+	if err != nil {
+		return err
+	}
+	if err := s.trunk(ctx, app, r, look{}); err != nil {
+		return err
+	}
+	runners, err := s.fleet.Runners(ctx)
+	if err != nil {
+		return err
+	}
+	return s.db.Write(ctx, func(tx *store.Tx) error {
+		known, err := store.All(tx, scan, openSQL, int64(repo))
+		if err != nil {
+			return fmt.Errorf("list open pull requests: %w", err)
+		}
+		rows := map[int]Proposal{}
+		for _, p := range known {
+			rows[p.Number] = p
+		}
+		g, err := system(tx, repo, 0)
+		if err != nil {
+			return err
+		}
+		for _, p := range pulls {
+			row, ok := rows[p.Number]
+			delete(rows, p.Number)
+			switch {
+			case !ok || row.SHA != p.Head.SHA || row.Base != p.Base.Ref || row.ToDefault != (p.Base.Ref == r.DefaultBranch):
+				err = due(tx, repo, p.Number, tx.Now(), false)
+			case row.mendable():
+				err = due(tx, repo, p.Number, tx.Now(), true)
+			case row.File == Valid:
+				err = s.show(tx, g, row.SHA, showing{runners: runners}) // the web draft, values and Runners change, too
+			}
+			if err != nil {
+				return err
+			}
+		}
+		for number := range rows { // closed or merged meanwhile
+			if err := due(tx, repo, number, tx.Now(), false); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// mendable says that something is wrong with it that may be mended without a push.
+func (p Proposal) mendable() bool {
+	for _, x := range p.Problems {
+		if x.Hub {
+			return true
+		}
+	}
+	return false
+}
