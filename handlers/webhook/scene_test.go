@@ -1,0 +1,63 @@
+package webhook_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/app/github/githubtest"
+	"github.com/claude-hub/claude-hub/handlers/webhook"
+	"github.com/claude-hub/claude-hub/store"
+)
+
+// scene is a GitHub with the App on an organization that has two Repos, of which it was given one, and a Hub.
+type scene struct {
+	*hub
+	gh          *githubtest.Server
+	ana, bob    githubtest.Account
+	org         githubtest.Account
+	repo, other githubtest.Repo
+	cred        githubtest.App
+	inst        githubtest.Installation
+	app         *github.App
+}
+
+func setScene(t *testing.T, gh *githubtest.Server, db *store.DB, o webhook.Options) *scene {
+	t.Helper()
+	s := &scene{gh: gh, ana: gh.Person("ana"), bob: gh.Person("bob"), org: gh.Org("octo")}
+	s.repo = gh.Repo("octo/app", true, githubtest.Files{"README.md": githubtest.Text("hello\n")})
+	s.other = gh.Repo("octo/other", true, githubtest.Files{"README.md": githubtest.Text("other\n")})
+	s.repo.Allow(s.ana, "write")
+	s.cred = gh.App(githubtest.AppOptions{})
+	s.inst = gh.Install(s.cred.ID, s.org, s.ana, s.repo)
+	u := gh.URLs()
+	var err error
+	s.app, err = github.New(github.Options{
+		Endpoints: github.Endpoints{Web: u.Web, API: u.API, GraphQL: u.GraphQL},
+		Credentials: github.Credentials{
+			AppID: s.cred.ID, Slug: s.cred.Slug, ClientID: s.cred.ClientID, ClientSecret: github.NewSecret(s.cred.ClientSecret),
+			PrivateKey: github.NewSecret(s.cred.PrivateKey), WebhookSecrets: []github.Secret{github.NewSecret(s.cred.WebhookSecret)},
+		},
+		Version: "test",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.GitHub = github.NewHolder(s.app)
+	s.hub = newHub(t, db, o)
+	s.told.secrets = func() ([]github.Secret, error) { return []github.Secret{github.NewSecret(s.cred.WebhookSecret)}, nil }
+	gh.HookURL(s.cred.ID, s.url)
+	return s
+}
+
+// settled waits until all that GitHub sent is worked off.
+func (s *scene) settled(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := s.gh.Settle(ctx); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all is worked off", func() bool { return rows(t, s.db, "waiting") == 0 })
+}
