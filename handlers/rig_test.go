@@ -39,8 +39,13 @@ func newSite(t *testing.T, db *store.DB, o apptest.Options) *site {
 // siteOf is a Hub of the test's own behind HTTP.
 func siteOf(t *testing.T, hub *apptest.Hub) *site {
 	t.Helper()
+	return siteOn(t, httptest.NewUnstartedServer(nil), hub)
+}
+
+// siteOn is siteOf where the Hub has to know its address before.
+func siteOn(t *testing.T, server *httptest.Server, hub *apptest.Hub) *site {
+	t.Helper()
 	s := &site{Hub: hub, t: t, stop: make(chan struct{})}
-	server := httptest.NewUnstartedServer(nil)
 	s.url = "http://" + server.Listener.Addr().String()
 	h, err := handlers.New(s.deps())
 	if err != nil {
