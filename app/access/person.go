@@ -149,8 +149,11 @@ func (g *Gate) Token(ctx context.Context, secret string) (Person, error) {
 	return g.whose(ctx, secret, kindToken)
 }
 
-// errNobody is the same for every secret that signs nobody in.
-var errNobody = fault.New(fault.Unauthorized, "You are not signed in.")
+// errNobody is the same for every secret that signs nobody in; errNoToken for one that should be a token's.
+var (
+	errNobody  = fault.New(fault.Unauthorized, "You are not signed in.")
+	errNoToken = fault.New(fault.Unauthorized, "This token is unknown or has expired.")
+)
 
 // seenEvery is how often the use of a credential is written down: reading pages should not write each time.
 func seenEvery(kind string) time.Duration {
@@ -195,6 +198,8 @@ func (g *Gate) whose(ctx context.Context, secret, kind string) (Person, error) {
 	})
 	var signedOut *signedOutError
 	switch {
+	case errors.Is(err, store.ErrNotFound) && kind == kindToken:
+		return Person{}, errNoToken
 	case errors.Is(err, store.ErrNotFound):
 		return Person{}, errNobody
 	case errors.Is(err, errDenied):

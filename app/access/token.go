@@ -27,11 +27,12 @@ const (
 	ScopeSessions     Scope = "sessions"     // start Sessions, run commands in them, end them
 	ScopeShared       Scope = "shared"       // change Shared variables
 	ScopeRunners      Scope = "runners"      // register and remove Runners
+	ScopeTokens       Scope = "tokens"       // make and revoke the person's tokens
 )
 
 // Scopes are all there are.
 func Scopes() []Scope {
-	return []Scope{ScopeRead, ScopeEnvironments, ScopeSessions, ScopeShared, ScopeRunners}
+	return []Scope{ScopeRead, ScopeEnvironments, ScopeSessions, ScopeShared, ScopeRunners, ScopeTokens}
 }
 
 // MaxTokenLife is how long a token may live.

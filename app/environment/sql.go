@@ -9,6 +9,7 @@ ON CONFLICT (repo_id) DO NOTHING`
 	discardedSQL   = `UPDATE environments SET discarded = $2 WHERE id = $1`
 	setCurrentSQL  = `UPDATE environments SET current = $3 WHERE id = $1 AND current = $2`
 	repoOfSQL      = `SELECT repo_id FROM environments WHERE id = $1`
+	havingSQL      = `SELECT repo_id FROM environments e WHERE current > 0 OR EXISTS (SELECT 1 FROM drafts d WHERE d.environment_id = e.id)`
 
 	draftSQL = `SELECT id, revision, spec, test_key, updated_at, commit_sha, fork,
 COALESCE((SELECT login FROM people p WHERE p.id = updated_by), updated_by) FROM drafts WHERE environment_id = $1 AND source = $2 AND ref = $3`
