@@ -89,7 +89,7 @@ func exitCode(err error) int {
 		return exitUsage
 	case errors.As(err, &unreachable), errors.As(err, &silent):
 		return exitUnreachable
-	case errors.As(err, &refused) && refused.Code == fault.Unauthorized:
+	case errors.As(err, &refused) && (refused.Code == fault.Unauthorized || refused.Code == fault.Forbidden):
 		return exitNotAllowed
 	}
 	return exitFailed

@@ -105,7 +105,7 @@ return the code of what ran (128 + signal), and 125 when claude-hub itself faile
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usage(c, err) })
-	root.AddCommand(devCommand(), serveCommand(), runnerCommand(), envCommand(), sharedCommand(), sessionCommand(), imageCommand(), doctorCommand(), versionCommand(), tokenCommand(), keygenCommand(), setupTokenCommand(), secretsRotateCommand(), secretsResetCommand())
+	root.AddCommand(devCommand(), serveCommand(), runnerCommand(), envCommand(), sharedCommand(), repoCommand(), sessionCommand(), imageCommand(), doctorCommand(), versionCommand(), tokenCommand(), keygenCommand(), setupTokenCommand(), secretsRotateCommand(), secretsResetCommand())
 	wrapArgs(root)
 	return root
 }

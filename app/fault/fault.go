@@ -18,6 +18,7 @@ const (
 	Conflict     Code = "conflict"     // somebody else was quicker: read again
 	Refused      Code = "refused"      // the input is right, the state is not: the message says what to do first
 	Unauthorized Code = "unauthorized" // nobody is signed in
+	Forbidden    Code = "forbidden"    // the token may not do this, whatever it is about: the message says which scope it lacks
 	Unavailable  Code = "unavailable"  // something needed is away; the same call may work later
 	Internal     Code = "internal"
 )

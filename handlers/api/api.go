@@ -63,85 +63,113 @@ func New(d Deps) *mux.Router {
 	root := mux.NewRouter()
 	root.NotFoundHandler = http.HandlerFunc(noRoute)
 	root.MethodNotAllowedHandler = http.HandlerFunc(noMethod)
-	on := func(method, path string, h http.Handler) { root.Path(Prefix + path).Methods(method).Handler(h) }
-	on(http.MethodGet, "/me", a.signedIn(a.me))
-	on(http.MethodGet, "/runners", a.signedIn(a.runners))
-	on(http.MethodPost, "/runners/registrations", a.signedIn(a.newRegistration))
-	on(http.MethodPost, "/runners/{runner}/revoke", a.signedIn(a.revokeRunner))
-	on(http.MethodGet, "/sessions", a.signedIn(a.allSessions))
-	on(http.MethodGet, "/repos", a.signedIn(a.repos))
+	on := func(method, path string, scope access.Scope, answer reply) {
+		root.Path(Prefix + path).Methods(method).Handler(call{a, scope, answer})
+	}
+	const (
+		read, environments, sessions = access.ScopeRead, access.ScopeEnvironments, access.ScopeSessions
+		shared, runners, tokens      = access.ScopeShared, access.ScopeRunners, access.ScopeTokens
+	)
+	on(http.MethodGet, "/me", read, a.me)
+	on(http.MethodGet, "/runners", read, a.runners)
+	on(http.MethodPost, "/runners/registrations", runners, a.newRegistration)
+	on(http.MethodPost, "/runners/{runner}/revoke", runners, a.revokeRunner)
+	on(http.MethodGet, "/sessions", read, a.allSessions)
+	on(http.MethodGet, "/repos", read, a.repos)
+	on(http.MethodPost, "/repos/open", read, a.openRepo)
+	on(http.MethodGet, "/tokens", read, a.tokens)
+	on(http.MethodPost, "/tokens", tokens, a.createToken)
+	on(http.MethodPost, "/tokens/{token}/revoke", tokens, a.revokeToken)
 	// Shared variables belong to no Repo: anyone signed in manages them (ADR 0009).
-	on(http.MethodGet, "/shared", a.signedIn(a.allShared))
-	on(http.MethodPost, "/shared", a.signedIn(a.createShared))
-	on(http.MethodGet, "/shared/{shared}", a.signedIn(a.shared))
-	on(http.MethodPut, "/shared/{shared}/value", a.signedIn(a.setShared))
-	on(http.MethodPut, "/shared/{shared}/note", a.signedIn(a.noteShared))
-	on(http.MethodPost, "/shared/{shared}/rename", a.signedIn(a.renameShared))
-	on(http.MethodPost, "/shared/{shared}/delete", a.signedIn(a.deleteShared))
+	on(http.MethodGet, "/shared", read, a.allShared)
+	on(http.MethodPost, "/shared", shared, a.createShared)
+	on(http.MethodGet, "/shared/{shared}", read, a.shared)
+	on(http.MethodPut, "/shared/{shared}/value", shared, a.setShared)
+	on(http.MethodPut, "/shared/{shared}/note", shared, a.noteShared)
+	on(http.MethodPost, "/shared/{shared}/rename", shared, a.renameShared)
+	on(http.MethodPost, "/shared/{shared}/delete", shared, a.deleteShared)
 
-	on(http.MethodGet, "/repos/{repo}", a.granted(a.repo))
-	on(http.MethodGet, "/repos/{repo}/environment", a.granted(a.environment))
-	on(http.MethodPut, "/repos/{repo}/environment/draft", a.granted(a.saveDraft))
-	on(http.MethodPost, "/repos/{repo}/environment/draft/discard", a.granted(a.discardDraft))
-	on(http.MethodPost, "/repos/{repo}/environment/draft/restore", a.granted(a.restoreDraft))
-	on(http.MethodGet, "/repos/{repo}/environment/draft/variables", a.granted(a.draftVariables))
-	on(http.MethodGet, "/repos/{repo}/environment/diff", a.granted(a.diff))
-	on(http.MethodPost, "/repos/{repo}/environment/variables/{variable}/enter", a.granted(a.enterValue))
-	on(http.MethodGet, "/repos/{repo}/environment/sessions", a.granted(a.onVersions))
-	on(http.MethodPost, "/repos/{repo}/environment/apply", a.granted(a.apply))
-	on(http.MethodGet, "/repos/{repo}/environment/versions", a.granted(a.versions))
-	on(http.MethodGet, "/repos/{repo}/environment/versions/{number:[0-9]+}", a.granted(a.version))
-	on(http.MethodGet, "/repos/{repo}/environment/versions/{number:[0-9]+}/variables", a.granted(a.versionVariables))
-	on(http.MethodGet, "/repos/{repo}/environment/versions/{number:[0-9]+}/shared-changes", a.granted(a.sharedChanges))
-	on(http.MethodGet, "/repos/{repo}/environment/tests", a.granted(a.tests))
-	on(http.MethodPost, "/repos/{repo}/environment/tests", a.granted(a.startTest))
-	on(http.MethodGet, "/repos/{repo}/environment/tests/{test}", a.granted(a.test))
-	on(http.MethodPost, "/repos/{repo}/environment/tests/{test}/cancel", a.granted(a.cancelTest))
-	on(http.MethodGet, "/repos/{repo}/environment/tests/{test}/log", a.granted(a.testLog))
-	on(http.MethodGet, "/repos/{repo}/sessions", a.granted(a.sessions))
-	on(http.MethodPost, "/repos/{repo}/sessions", a.granted(a.startSession))
-	on(http.MethodGet, "/repos/{repo}/sessions/{session}", a.granted(a.session))
-	on(http.MethodPost, "/repos/{repo}/sessions/{session}/sleep", a.granted(a.changeSession(d.Sessions.Sleep)))
-	on(http.MethodPost, "/repos/{repo}/sessions/{session}/wake", a.granted(a.changeSession(d.Sessions.Wake)))
-	on(http.MethodPost, "/repos/{repo}/sessions/{session}/retry", a.granted(a.changeSession(d.Sessions.Retry)))
-	on(http.MethodPost, "/repos/{repo}/sessions/{session}/count", a.granted(a.changeSession(d.Sessions.CountUnsaved)))
-	on(http.MethodPost, "/repos/{repo}/sessions/{session}/delete", a.granted(a.deleteSession))
-	on(http.MethodGet, "/repos/{repo}/sessions/{session}/log", a.granted(a.sessionLog))
-	on(http.MethodPost, "/repos/{repo}/sessions/{session}/channels", a.granted(a.openChannel))
-	on(http.MethodPost, "/repos/{repo}/sessions/{session}/channels/{channel}/exchange", a.granted(a.exchange))
-	on(http.MethodDelete, "/repos/{repo}/sessions/{session}/channels/{channel}", a.granted(a.closeChannel))
+	on(http.MethodGet, "/repos/{repo}", read, a.granted(a.repo))
+	on(http.MethodGet, "/repos/{repo}/environment", read, a.granted(a.environment))
+	on(http.MethodPut, "/repos/{repo}/environment/draft", environments, a.granted(a.saveDraft))
+	on(http.MethodPost, "/repos/{repo}/environment/draft/discard", environments, a.granted(a.discardDraft))
+	on(http.MethodPost, "/repos/{repo}/environment/draft/restore", environments, a.granted(a.restoreDraft))
+	on(http.MethodGet, "/repos/{repo}/environment/draft/variables", read, a.granted(a.draftVariables))
+	on(http.MethodGet, "/repos/{repo}/environment/diff", read, a.granted(a.diff))
+	on(http.MethodPost, "/repos/{repo}/environment/variables/{variable}/enter", environments, a.granted(a.enterValue))
+	on(http.MethodGet, "/repos/{repo}/environment/sessions", read, a.granted(a.onVersions))
+	on(http.MethodPost, "/repos/{repo}/environment/apply", environments, a.granted(a.apply))
+	on(http.MethodGet, "/repos/{repo}/environment/versions", read, a.granted(a.versions))
+	on(http.MethodGet, "/repos/{repo}/environment/versions/{number:[0-9]+}", read, a.granted(a.version))
+	on(http.MethodGet, "/repos/{repo}/environment/versions/{number:[0-9]+}/variables", read, a.granted(a.versionVariables))
+	on(http.MethodGet, "/repos/{repo}/environment/versions/{number:[0-9]+}/shared-changes", read, a.granted(a.sharedChanges))
+	on(http.MethodGet, "/repos/{repo}/environment/tests", read, a.granted(a.tests))
+	on(http.MethodPost, "/repos/{repo}/environment/tests", environments, a.granted(a.startTest))
+	on(http.MethodGet, "/repos/{repo}/environment/tests/{test}", read, a.granted(a.test))
+	on(http.MethodPost, "/repos/{repo}/environment/tests/{test}/cancel", environments, a.granted(a.cancelTest))
+	on(http.MethodGet, "/repos/{repo}/environment/tests/{test}/log", read, a.granted(a.testLog))
+	on(http.MethodGet, "/repos/{repo}/sessions", read, a.granted(a.sessions))
+	on(http.MethodPost, "/repos/{repo}/sessions", sessions, a.granted(a.startSession))
+	on(http.MethodGet, "/repos/{repo}/sessions/{session}", read, a.granted(a.session))
+	on(http.MethodPost, "/repos/{repo}/sessions/{session}/sleep", sessions, a.granted(a.changeSession(d.Sessions.Sleep)))
+	on(http.MethodPost, "/repos/{repo}/sessions/{session}/wake", sessions, a.granted(a.changeSession(d.Sessions.Wake)))
+	on(http.MethodPost, "/repos/{repo}/sessions/{session}/retry", sessions, a.granted(a.changeSession(d.Sessions.Retry)))
+	on(http.MethodPost, "/repos/{repo}/sessions/{session}/count", sessions, a.granted(a.changeSession(d.Sessions.CountUnsaved)))
+	on(http.MethodPost, "/repos/{repo}/sessions/{session}/delete", sessions, a.granted(a.deleteSession))
+	on(http.MethodGet, "/repos/{repo}/sessions/{session}/log", read, a.granted(a.sessionLog))
+	on(http.MethodPost, "/repos/{repo}/sessions/{session}/channels", sessions, a.granted(a.openChannel))
+	on(http.MethodPost, "/repos/{repo}/sessions/{session}/channels/{channel}/exchange", sessions, a.granted(a.exchange))
+	on(http.MethodDelete, "/repos/{repo}/sessions/{session}/channels/{channel}", sessions, a.granted(a.closeChannel))
 	return root
 }
 
 // reply is what a call answers: a value to encode, or an error.
 type reply func(w http.ResponseWriter, r *http.Request, who access.Person) error
 
-// signedIn asks for a token before anything else is looked at.
-func (a *api) signedIn(h reply) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Cache-Control", "no-store")
-		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-		if !strings.EqualFold(scheme, "Bearer") || token == "" {
-			fail(w, r, fault.New(fault.Unauthorized, "This call needs a token: “Authorization: Bearer <token>”."))
-			return
-		}
-		who, err := a.Gate.Token(r.Context(), token)
-		if err != nil {
-			if fault.Is(err, fault.Unauthorized) {
-				err = fault.New(fault.Unauthorized, "This token is unknown or has expired.")
-			}
-			fail(w, r, err)
-			return
-		}
-		if err := h(w, r, who); err != nil {
-			fail(w, r, err)
-		}
-	})
+// call is one way in: whose token it is and whether that has the scope is looked at before anything else.
+type call struct {
+	*api
+	scope  access.Scope
+	answer reply
 }
 
-// granted is signedIn with the Repo of the path, which is one answer for absent, forbidden and malformed.
-func (a *api) granted(h func(http.ResponseWriter, *http.Request, access.Grant) error) http.Handler {
-	return a.signedIn(func(w http.ResponseWriter, r *http.Request, who access.Person) error {
+// Scope is what a token needs for a route of New's; false for what isn't one.
+func Scope(r *mux.Route) (access.Scope, bool) {
+	c, ok := r.GetHandler().(call)
+	return c.scope, ok
+}
+
+func (c call) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") || token == "" {
+		fail(w, r, fault.New(fault.Unauthorized, "This call needs a token: “Authorization: Bearer <token>”."))
+		return
+	}
+	if request.Looks(r) {
+		r = r.WithContext(access.Reading(r.Context()))
+	}
+	who, err := c.Gate.Token(r.Context(), token)
+	if err != nil {
+		fail(w, r, err)
+		return
+	}
+	if !who.Can(c.scope) {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="claude-hub", error="insufficient_scope", scope="`+string(c.scope)+`"`)
+		fail(w, r, fault.New(fault.Forbidden, "This token lacks the scope “%s”, which this call needs. Make one that has it: %s/account/tokens", c.scope, c.hub()))
+		return
+	}
+	if err := c.answer(w, r, who); err != nil {
+		fail(w, r, err)
+	}
+}
+
+// hub is this Hub's address, without a slash at its end.
+func (a *api) hub() string { return a.PublicURL.Scheme + "://" + a.PublicURL.Host }
+
+// granted answers with the Repo of the path, which is one answer for absent, forbidden and malformed.
+func (a *api) granted(h func(http.ResponseWriter, *http.Request, access.Grant) error) reply {
+	return func(w http.ResponseWriter, r *http.Request, who access.Person) error {
 		id, ok := github.ParseRepoID(mux.Vars(r)["repo"])
 		if !ok {
 			return access.ErrNotFound
@@ -151,7 +179,7 @@ func (a *api) granted(h func(http.ResponseWriter, *http.Request, access.Grant) e
 			return err
 		}
 		return h(w, r, g)
-	})
+	}
 }
 
 // fail answers err. What is no fault is logged and answered without its text.
@@ -172,6 +200,10 @@ func fail(w http.ResponseWriter, r *http.Request, err error) {
 	var p *problemsError
 	if errors.As(err, &p) {
 		body.Problems = p.problems
+	}
+	var e *entryError
+	if errors.As(err, &e) {
+		body.InstallURL = e.installURL
 	}
 	var c *environment.ConflictError
 	if errors.As(err, &c) {

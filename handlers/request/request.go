@@ -51,6 +51,9 @@ func Wait(r *http.Request) time.Duration {
 	return min(d, MaxWait)
 }
 
+// Looks tells that a request only looks: it changes nothing, whatever it is about.
+func Looks(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
+
 // RegisterCommand is what is typed on a Linux host to make it a Runner of the Hub at public. The token goes in by standard
 // input: a command line can be read by every process of the host.
 func RegisterCommand(public *url.URL, token string) string {
@@ -68,6 +71,8 @@ func Status(code fault.Code) int {
 		return http.StatusConflict
 	case fault.Unauthorized:
 		return http.StatusUnauthorized
+	case fault.Forbidden:
+		return http.StatusForbidden
 	case fault.Unavailable:
 		return http.StatusServiceUnavailable
 	}

@@ -26,23 +26,48 @@ func (c *Client) Repos(ctx context.Context) (list []schema.Repo, err error) {
 	return list, err
 }
 
-// Repo finds one by its name, owner/name, or its numeric id.
-func (c *Client) Repo(ctx context.Context, nameOrID string) (schema.Repo, error) {
+// Repo finds one by its name, owner/name, or its numeric id. A name that isn't among the caller's Repos is entered as
+// OpenRepo does, for what the Hub says of it.
+func (c *Client) Repo(ctx context.Context, nameOrID string) (repo schema.Repo, err error) {
 	if id, err := strconv.ParseInt(nameOrID, 10, 64); err == nil && id > 0 {
-		var repo schema.Repo
 		_, err := c.do(ctx, get(repoPath(id)), &repo)
 		return repo, err
 	}
 	q := get("/repos")
 	q.query = url.Values{"name": {nameOrID}}
 	var list []schema.Repo
-	if _, err := c.do(ctx, q, &list); err != nil {
-		return schema.Repo{}, err
+	switch _, err := c.do(ctx, q, &list); {
+	case err == nil && len(list) == 1:
+		return list[0], nil
+	case err != nil && !Is(err, fault.NotFound):
+		return repo, err
 	}
-	if len(list) != 1 {
-		return schema.Repo{}, &Error{Status: http.StatusNotFound, Code: fault.NotFound, Message: "There is no such Repo, or you have no access to it."}
-	}
-	return list[0], nil
+	return c.OpenRepo(ctx, nameOrID)
+}
+
+// OpenRepo enters a Repo by owner/name or by an address of it. An Error says whether the App isn't installed on it, with
+// where that is done.
+func (c *Client) OpenRepo(ctx context.Context, text string) (repo schema.Repo, err error) {
+	_, err = c.do(ctx, post("/repos/open", schema.OpenRepo{Repo: text}), &repo)
+	return repo, err
+}
+
+// Tokens lists the caller's own.
+func (c *Client) Tokens(ctx context.Context) (list []schema.Token, err error) {
+	_, err = c.do(ctx, get("/tokens"), &list)
+	return list, err
+}
+
+// CreateToken makes one that can do no more than the one that this Client has.
+func (c *Client) CreateToken(ctx context.Context, in schema.NewToken) (made schema.MadeToken, err error) {
+	_, err = c.do(ctx, post("/tokens", in), &made)
+	return made, err
+}
+
+// RevokeToken ends one of the caller's tokens.
+func (c *Client) RevokeToken(ctx context.Context, id string) error {
+	_, err := c.do(ctx, post(seg("tokens", id, "revoke"), nil), nil)
+	return err
 }
 
 // Runners lists all that are registered.

@@ -38,9 +38,16 @@ type Error struct {
 	Problems  []schema.Problem  // with places in the document
 	Conflict  *schema.Conflict  // of code conflict about a draft: what somebody else saved
 	RequestID string
+	// InstallURL is where the GitHub App is installed, when a Repo can't be entered.
+	InstallURL string
 }
 
-func (e *Error) Error() string { return e.Message }
+func (e *Error) Error() string {
+	if e.InstallURL != "" {
+		return e.Message + "\nInstall the App: " + e.InstallURL
+	}
+	return e.Message
+}
 
 // Is tells whether err is the Hub's refusal with code.
 func Is(err error, code fault.Code) bool {
@@ -215,7 +222,7 @@ func (c *Client) refusal(a reply) error {
 	if !strings.HasPrefix(a.header.Get("Content-Type"), "application/problem+json") || json.Unmarshal(a.body, &p) != nil || p.Code == "" {
 		return &Unreachable{c.Hub(), fmt.Errorf("something there answers %d %s, and not as a Hub does", a.status, http.StatusText(a.status))}
 	}
-	return &Error{Status: p.Status, Code: p.Code, Message: p.Detail, Fields: p.Fields, Problems: p.Problems, Conflict: p.Conflict, RequestID: p.RequestID}
+	return &Error{Status: p.Status, Code: p.Code, Message: p.Detail, Fields: p.Fields, Problems: p.Problems, Conflict: p.Conflict, RequestID: p.RequestID, InstallURL: p.InstallURL}
 }
 
 func get(path string) call { return call{method: http.MethodGet, path: path, repeatable: true} }

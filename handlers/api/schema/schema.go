@@ -23,6 +23,37 @@ type Repo struct {
 	Name string `json:"name"` // owner/name
 }
 
+// OpenRepo names a Repo as a person does: owner/name, or the address of it that a browser or git uses.
+type OpenRepo struct {
+	Repo string `json:"repo"`
+}
+
+// Token is one of the caller's tokens; its secret was shown once, when it was made.
+type Token struct {
+	ID      string     `json:"id"`
+	Name    string     `json:"name"`
+	Scopes  []string   `json:"scopes"`
+	Repos   []Repo     `json:"repos,omitempty"`  // the only ones it is good for, as far as the caller has access to them now; none and Hidden 0: all
+	Hidden  int        `json:"hidden,omitempty"` // how many more that the caller has no access to now
+	Created time.Time  `json:"created"`
+	Expires time.Time  `json:"expires"`
+	Used    *time.Time `json:"used,omitempty"` // within the hour; nil: never
+}
+
+// NewToken makes a token. Repos are owner/name or ids; none: every Repo the person has access to.
+type NewToken struct {
+	Name   string   `json:"name"`
+	Scopes []string `json:"scopes"`
+	Repos  []string `json:"repos,omitempty"`
+	Days   int      `json:"days"` // until it expires
+}
+
+// MadeToken is a new Token with its secret.
+type MadeToken struct {
+	Token
+	Secret string `json:"secret"`
+}
+
 // Runner is one registered Runner.
 type Runner struct {
 	ID           string         `json:"id"`
@@ -232,17 +263,19 @@ type Problem struct {
 
 // Error is every error's body: problem+json (RFC 9457) with a stable code. Status by code: not-found 404, invalid 422 (400
 // for a body that is no JSON), conflict and refused 409 (the code tells them apart: read again, or do first what the
-// detail says), unauthorized 401, unavailable 503, internal 500.
+// detail says), unauthorized 401, forbidden 403 (the token lacks a scope), unavailable 503, internal 500.
 type Error struct {
-	Type      string            `json:"type"`
-	Title     string            `json:"title"`
-	Status    int               `json:"status"`
-	Detail    string            `json:"detail"`
-	Code      fault.Code        `json:"code"`
-	Fields    map[string]string `json:"fields,omitempty"`
-	Problems  []Problem         `json:"problems,omitempty"`
-	Conflict  *Conflict         `json:"conflict,omitempty"` // of code conflict, when it is about a draft
-	RequestID string            `json:"request_id"`
+	Type     string            `json:"type"`
+	Title    string            `json:"title"`
+	Status   int               `json:"status"`
+	Detail   string            `json:"detail"`
+	Code     fault.Code        `json:"code"`
+	Fields   map[string]string `json:"fields,omitempty"`
+	Problems []Problem         `json:"problems,omitempty"`
+	Conflict *Conflict         `json:"conflict,omitempty"` // of code conflict, when it is about a draft
+	// InstallURL is where the GitHub App is installed, when a Repo can't be entered.
+	InstallURL string `json:"install_url,omitempty"`
+	RequestID  string `json:"request_id"`
 }
 
 // Headers of a log's answer, whose body is the raw bytes. At the end of what there is, ?from= of Next waits for more.
