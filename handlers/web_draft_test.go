@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/claude-hub/claude-hub/app/apptest"
+	"github.com/claude-hub/claude-hub/app/github/githubtest"
+	"github.com/claude-hub/claude-hub/app/github/githubtest/checked"
 	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/runner/wire"
@@ -170,8 +172,9 @@ func TestAVersionTellsThatASharedValueChangedSince(t *testing.T) {
 
 func TestSharedVariablesAreManagedByAnyoneSignedIn(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, storetest.New(t), apptest.Options{})
-	b, r := s.as("ana"), s.Runner("r1")
+	s := newTown(t, storetest.New(t), checked.New(t, githubtest.Options{}), apptest.Options{})
+	b, stranger, r := s.in(s.ana), s.in(s.bob), s.Runner("r1")
+	g := b.grant(s.rocket)
 	const secret = "shared-secret-12345"
 	b.see("/shared", "There is none yet.")
 	for _, c := range []struct {
@@ -194,12 +197,11 @@ func TestSharedVariablesAreManagedByAnyoneSignedIn(t *testing.T) {
 
 	recipe := spec()
 	recipe.Variables = []envspec.Variable{{Name: "MINE", Link: "WIDE"}}
-	s.Applied(s.Grant("ana"), r, recipe)
+	s.Applied(g, r, recipe)
 	page := "/shared/WIDE"
 	if p := b.see(page, "acme/rocket", "Sessions get a new value at their next start or wake."); strings.Contains(p.body, secret) {
 		t.Error("a Sensitive value is shown")
 	}
-	stranger, _ := stranger(t, s)
 	for _, path := range []string{"/shared", page} {
 		if p := stranger.see(path, "1 Repo that you have no access to"); strings.Contains(p.body, "rocket") {
 			t.Errorf("%s names a Repo to who has no access to it", path)
@@ -246,7 +248,7 @@ func TestSharedVariablesAreManagedByAnyoneSignedIn(t *testing.T) {
 		t.Error("a conflict shows a Sensitive value")
 	}
 	b.see(b.change("/shared/OPEN", "/shared/OPEN/rename", url.Values{"name": {"READABLE"}}, nil), "Saved.", "READABLE")
-	all, _, err := s.Vault.Shared(t.Context(), s.Grant("ana").Who())
+	all, _, err := s.Vault.Shared(t.Context(), g.Who())
 	if err != nil || len(all) != 2 || all[0].Name != "READABLE" || all[0].Value != "a\r\nb\r\n" {
 		t.Errorf("%v, %v", all, err)
 	}

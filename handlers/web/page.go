@@ -24,13 +24,15 @@ type Page struct {
 	DevLogin  bool
 	Release   string // of claude-hub
 	RequestID string
-	Section   string // repos or runners
+	Section   string // repos, shared, runners or account
 	Repo      *RepoNav
 	// Refresh has the page fetch itself again after so many seconds: something on it is moving. 0: nothing is.
 	Refresh int
 	// Typing is set where people type: such a page never fetches itself whole, which would lose what they typed. Its script
 	// still brings what moves up to date.
 	Typing bool
+	// AsOf is when GitHub last said who may see this, while it can't be reached; empty: a moment ago.
+	AsOf   string
 	Notice string // what was just done
 	Alert  string // what was just refused
 }
@@ -53,7 +55,16 @@ func (w *Web) page(r *http.Request, title string) Page {
 func (w *Web) repoPage(r *http.Request, g access.Grant, tab, title string) Page {
 	p := w.page(r, title)
 	p.Repo = &RepoNav{ID: g.Repo().ID.String(), Name: g.Repo().Name, Tab: tab}
+	p.AsOf = asOf(g.AsOf(), g.Stale())
 	return p
+}
+
+// asOf says when GitHub last said who may see this, if it is stale: GitHub can't be asked now.
+func asOf(said time.Time, stale bool) string {
+	if !stale {
+		return ""
+	}
+	return said.UTC().Format("15:04 UTC")
 }
 
 // Form is what a person typed and what is wrong with it.
@@ -153,6 +164,7 @@ func (w *Web) funcs() template.FuncMap {
 	return template.FuncMap{
 		"ago":       func(t time.Time) string { return ago(w.d.Now(), t) },
 		"stamp":     func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+		"day":       func(t time.Time) string { return t.UTC().Format("2006-01-02") },
 		"rfc":       func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"bytes":     size,
 		"cpus":      func(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) },

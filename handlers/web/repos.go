@@ -3,6 +3,11 @@ package web
 import (
 	"errors"
 	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/environment"
@@ -14,11 +19,23 @@ import (
 // pollMoving is how often a page without a stream looks again while something on it is moving, in seconds.
 const pollMoving = 5
 
+// reposShown is how many Repos one page lists.
+const reposShown = 30
+
 type reposPage struct {
 	Page
-	Repos     []RepoRow
-	NoRunner  bool // nothing can run yet: say how to register one
-	AnyOnline bool
+	Repos      []RepoRow
+	Total      int       // that the person can use
+	Found      int       // of those, the ones that Query finds
+	Query      string    // a part of the name
+	Checked    time.Time // when GitHub said which they are; zero: they are not from GitHub
+	Previous   string    // the address of the page before; empty: there is none
+	Next       string
+	Form       Form   // to open another one
+	App        bool   // this Hub has a GitHub App
+	InstallURL string // where the App is installed on more
+	NoRunner   bool   // nothing can run yet: say how to register one
+	AnyOnline  bool
 }
 
 // RepoRow is one Repo with how far it is.
@@ -35,15 +52,39 @@ type RepoRow struct {
 // Sessions counts all of them.
 func (r RepoRow) Sessions() int { return r.Running + r.Asleep + r.Failed }
 
+// repos lists what the person can use, those with an Environment first.
 func (w *Web) repos(rw http.ResponseWriter, r *http.Request, who access.Person) error {
-	p := reposPage{Page: w.page(r, "Repos")}
-	repos, err := w.d.Gate.Repos(r.Context(), who)
+	p := reposPage{Page: w.page(r, "Repos"), Query: strings.TrimSpace(r.URL.Query().Get("q"))}
+	p.Typing = true
+	list, err := w.d.Gate.List(r.Context(), who)
 	if err != nil {
 		return err
 	}
-	for _, repo := range repos {
+	p.Total = len(list.Repos)
+	if !who.Dev() {
+		p.Checked, p.AsOf = list.AsOf, asOf(list.AsOf, list.Stale)
+	}
+	having, err := w.d.Environments.Having(r.Context(), list)
+	if err != nil {
+		return err
+	}
+	found := slices.DeleteFunc(list.Repos, func(repo access.Repo) bool {
+		return !strings.Contains(strings.ToLower(repo.Name), strings.ToLower(p.Query))
+	})
+	slices.SortStableFunc(found, func(a, b access.Repo) int {
+		switch {
+		case having[a.ID] && !having[b.ID]:
+			return -1
+		case having[b.ID] && !having[a.ID]:
+			return 1
+		}
+		return 0
+	})
+	p.Found = len(found)
+	from := p.turn(r)
+	for _, repo := range found[from:min(from+reposShown, p.Found)] {
 		g, err := w.d.Gate.Repo(r.Context(), who, repo.ID)
-		if errors.Is(err, access.ErrNotFound) {
+		if errors.Is(err, access.ErrNotFound) { // since a moment
 			continue
 		}
 		if err != nil {
@@ -58,6 +99,9 @@ func (w *Web) repos(rw http.ResponseWriter, r *http.Request, who access.Person) 
 			p.Refresh = pollMoving
 		}
 	}
+	if _, err := w.d.Gate.App(); err == nil {
+		p.App, p.InstallURL = true, w.d.Gate.InstallURL()
+	}
 	runners, err := w.d.Fleet.Runners(r.Context())
 	if err != nil {
 		return err
@@ -67,6 +111,28 @@ func (w *Web) repos(rw http.ResponseWriter, r *http.Request, who access.Person) 
 		p.AnyOnline = p.AnyOnline || runner.Online
 	}
 	return w.render(rw, r, http.StatusOK, "repos", p)
+}
+
+// turn says from which Repo on the page lists those that were found, and where the pages beside it are.
+func (p *reposPage) turn(r *http.Request) int {
+	n, err := strconv.Atoi(r.URL.Query().Get("page"))
+	if err != nil || n < 1 || (n-1)*reposShown >= p.Found {
+		n = 1
+	}
+	at := func(n int) string {
+		q := url.Values{"page": {strconv.Itoa(n)}}
+		if p.Query != "" {
+			q.Set("q", p.Query)
+		}
+		return "/?" + q.Encode()
+	}
+	if n > 1 {
+		p.Previous = at(n - 1)
+	}
+	if n*reposShown < p.Found {
+		p.Next = at(n + 1)
+	}
+	return (n - 1) * reposShown
 }
 
 func (w *Web) repoRow(r *http.Request, g access.Grant) (RepoRow, error) {

@@ -13,16 +13,19 @@ import (
 )
 
 // cookie is the browser session's name. Over https the prefix has browsers bind it to this very host.
-func (w *Web) cookie() string {
+func (w *Web) cookie() string { return w.cookieName("claude-hub") }
+
+func (w *Web) cookieName(name string) string {
 	if w.d.SecureCookies {
-		return "__Host-claude-hub"
+		return "__Host-" + name
 	}
-	return "claude-hub"
+	return name
 }
 
-func (w *Web) setCookie(rw http.ResponseWriter, value string, age int) {
+// setCookie sets a cookie for this very host; an age below 0 deletes it. Lax, since people come here from GitHub.
+func (w *Web) setCookie(rw http.ResponseWriter, name, value string, age int) {
 	http.SetCookie(rw, &http.Cookie{
-		Name: w.cookie(), Value: value, Path: "/", MaxAge: age, HttpOnly: true, Secure: w.d.SecureCookies, SameSite: http.SameSiteLaxMode,
+		Name: name, Value: value, Path: "/", MaxAge: age, HttpOnly: true, Secure: w.d.SecureCookies, SameSite: http.SameSiteLaxMode,
 	})
 }
 
@@ -62,7 +65,7 @@ func (w *Web) notSent(rw http.ResponseWriter, r *http.Request) error {
 func local(to string) string {
 	u, err := url.Parse(to)
 	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") ||
-		strings.ContainsAny(to, "\\\r\n\t") || strings.HasPrefix(u.Path, "//") || strings.HasPrefix(u.Path, "/sign-") {
+		strings.ContainsAny(to, "\\\r\n\t") || strings.HasPrefix(u.Path, "//") || strings.HasPrefix(u.Path, "/sign-") || strings.HasPrefix(u.Path, "/auth/") {
 		return "/"
 	}
 	return to
@@ -72,7 +75,11 @@ type signInPage struct {
 	Page
 	Form     Form
 	ReturnTo string
+	GitHub   string // where people sign in with GitHub; empty: this Hub has no App
 }
+
+// Nobody tells that there is no way to sign in.
+func (p signInPage) Nobody() bool { return p.GitHub == "" && !p.DevLogin }
 
 func (w *Web) signInPage(rw http.ResponseWriter, r *http.Request) error {
 	if _, err := w.who(r); err == nil {
@@ -82,7 +89,11 @@ func (w *Web) signInPage(rw http.ResponseWriter, r *http.Request) error {
 }
 
 func (w *Web) showSignIn(rw http.ResponseWriter, r *http.Request, status int, back string, form Form) error {
-	return w.render(rw, r, status, "sign-in", signInPage{Page: w.page(r, "Sign in"), Form: form, ReturnTo: back})
+	p := signInPage{Page: w.page(r, "Sign in"), Form: form, ReturnTo: back}
+	if _, err := w.d.Gate.App(); err == nil {
+		p.GitHub = gitHubPath(back)
+	}
+	return w.render(rw, r, status, "sign-in", p)
 }
 
 func (w *Web) signIn(rw http.ResponseWriter, r *http.Request) error {
@@ -100,12 +111,17 @@ func (w *Web) signIn(rw http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if old, err := r.Cookie(w.cookie()); err == nil { // never two sessions of one browser
+	return w.signedInAs(rw, r, secret, back)
+}
+
+// signedInAs gives the browser its new session, in place of one that it may have had: never two of one browser.
+func (w *Web) signedInAs(rw http.ResponseWriter, r *http.Request, secret, back string) error {
+	if old, err := r.Cookie(w.cookie()); err == nil {
 		if err := w.d.Gate.SignOut(r.Context(), old.Value); err != nil {
 			return err
 		}
 	}
-	w.setCookie(rw, secret, int(access.BrowserLife.Seconds()))
+	w.setCookie(rw, w.cookie(), secret, int(access.BrowserLife.Seconds()))
 	return seeOther(rw, r, back)
 }
 
@@ -115,6 +131,6 @@ func (w *Web) signOut(rw http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	w.setCookie(rw, "", -1)
+	w.setCookie(rw, w.cookie(), "", -1)
 	return seeOther(rw, r, "/sign-in")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/environment"
 	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/app/session"
 	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/envspec"
@@ -30,7 +31,7 @@ func everyPage(now time.Time) map[string][]any {
 		return p
 	}
 	moving := inRepo("overview")
-	moving.Refresh, moving.Notice, moving.Alert = 5, hostile, hostile
+	moving.Refresh, moving.Notice, moving.Alert, moving.AsOf = 5, hostile, hostile, "12:03 UTC"
 	spec := envspec.Spec{Image: hostile, Bootstrap: "\n" + hostile, Start: hostile, CPU: 1.5, Memory: 4 << 30}
 	specs := []envspec.Spec{spec, {Image: "debian:12"}}
 	draft := &environment.Draft{ID: "d", Revision: 3, Spec: spec, UpdatedAt: now.Add(-time.Minute), UpdatedBy: hostile}
@@ -83,6 +84,11 @@ func everyPage(now time.Time) map[string][]any {
 	inShared := base
 	inShared.Section = "shared"
 	diff := envspec.Compare(envspec.Spec{Image: "a", Bootstrap: "one\ntwo\n", Variables: []envspec.Variable{{Name: "A"}}}, spec)
+	tokens := []TokenRow{
+		{Token: access.Token{ID: "t1", Name: hostile, Scopes: access.Scopes(), Created: now, Expires: now.Add(time.Hour)}}, {Token: access.Token{ID: "t2", Name: "ci", Scopes: []access.Scope{access.ScopeRead}, Repos: []github.RepoID{1, 2}, Created: now, Expires: now, Used: now}, Repos: []string{hostile}, Hidden: 1},
+		{Token: access.Token{ID: "t3", Name: "old", Repos: []github.RepoID{1}}, Hidden: 1},
+	}
+	tokenForm := Form{Values: map[string]string{"name": hostile, "repos": hostile, "life": "7"}, General: hostile, Errors: []FieldError{{"name", hostile}, {"scopes", hostile}, {"repos", hostile}, {"life", hostile}}}
 	pages := map[string][]any{
 		"variable": {
 			variablePage{Page: inRepo("environment"), Form: Form{Values: map[string]string{"kind": envspec.KindPlain}}, Action: "/x"},
@@ -111,12 +117,18 @@ func everyPage(now time.Time) map[string][]any {
 		"shared-variable": {sharedOnePage{Page: inShared, Row: shared}, sharedOnePage{Page: inShared, Row: lost, Value: Form{Values: map[string]string{"kind": envspec.KindSensitive}, Errors: []FieldError{{"value", hostile}}}, Retype: true}, sharedOnePage{Page: inShared, Row: open, Value: plain, Note: Form{General: hostile}, Rename: Form{Errors: []FieldError{{"name", hostile}}}}},
 		"delete-shared":   {deleteSharedPage{Page: inShared, Row: shared}, deleteSharedPage{Page: inShared, Row: open}, deleteSharedPage{Page: moving, Row: SharedRow{lost.Shared, variable.Users{}, lost.Path}}},
 		"error":           {errorPage{Page: base, Status: 404, Message: hostile}, errorPage{Page: Page{Title: "T"}, Status: 500, Message: "x"}},
+		"not-signed-in":   {notSignedInPage{Page: Page{Title: "T"}, Message: hostile, Again: "/sign-in?return_to=%2Fx", InstallURL: "https://github.com/apps/x/installations/new"}, notSignedInPage{Page: base, Message: "x"}},
+		"account":         {accountPage{Page: base, Dev: true, Browsers: 1}, accountPage{Page: base, GitHubID: 7, GitHub: hostile, Browsers: 2, Tokens: 3}},
+		"tokens":          {tokensPage{Page: base}, tokensPage{Page: base, Form: tokenForm, Tokens: tokens, Scopes: []ScopeOption{{access.ScopeRead, "see", true}, {access.ScopeTokens, "x", false}}, Lives: []LifeOption{{7, false}, {90, true}}, Made: &tokens[0].Token, Secret: hostile, Hub: "http://hub"}},
+		"open":            {openPage{Page: base}, openPage{Page: moving, Form: Form{Values: map[string]string{"repo": hostile}, Errors: []FieldError{{"repo", hostile}}}, InstallURL: "https://github.com/apps/x/installations/new"}, openPage{Page: base, Form: Form{General: hostile}}},
 		"not-sent":        {notSentPage{Page: Page{Title: "T", DevLogin: true, Release: "1.2.3"}}},
-		"sign-in":         {signInPage{Page: Page{Title: "T", DevLogin: true}, Form: wrong, ReturnTo: "/"}, signInPage{Page: Page{Title: "T"}}, signInPage{Page: Page{Title: "T", DevLogin: true}, ReturnTo: "/"}},
+		"sign-in":         {signInPage{Page: Page{Title: "T", DevLogin: true}, Form: wrong, ReturnTo: "/"}, signInPage{Page: Page{Title: "T"}}, signInPage{Page: Page{Title: "T"}, GitHub: "/auth/github"}, signInPage{Page: Page{Title: "T", DevLogin: true}, GitHub: "/auth/github", Form: wrong}, signInPage{Page: Page{Title: "T", DevLogin: true}, ReturnTo: "/"}},
 		"versions":        {versionsPage{Page: inRepo("versions")}, versionsPage{Page: moving, Versions: []VersionRow{{Version: version, Awake: 1, Asleep: 2}, {Version: version}}, Current: 2, HasDraft: true}},
 		"repos": {
 			reposPage{Page: base, NoRunner: true}, reposPage{Page: moving, Repos: []RepoRow{{ID: "1", Name: hostile}, {ID: "2", Name: "b", Version: 2, Draft: 3, Running: 1, Asleep: 1, Failed: 1}, {ID: "3", Name: "c", Testing: true}}},
-			reposPage{Page: base, AnyOnline: true},
+			reposPage{Page: base, AnyOnline: true}, reposPage{Page: base, App: true}, reposPage{Page: base, App: true, InstallURL: "https://github.com/apps/x/installations/new", Checked: now},
+			reposPage{Page: moving, App: true, InstallURL: "https://github.com/apps/x/installations/new", Repos: []RepoRow{{ID: "1", Name: hostile}}, Total: 90, Found: 70, Query: hostile, Previous: "/?page=1", Next: "/?page=3", Checked: now},
+			reposPage{Page: base, Total: 9, Query: hostile},
 		},
 		"repo": {
 			repoPage{Page: inRepo("overview")}, repoPage{Page: moving, Draft: draft, Verdict: environment.Verdict{Reason: hostile}},

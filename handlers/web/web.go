@@ -92,6 +92,8 @@ func (w *Web) routes() *mux.Router {
 	get("/sign-in", w.open(w.signInPage))
 	post("/sign-in", w.open(w.signIn))
 	post("/sign-out", w.open(w.signOut))
+	stream("/auth/github", w.open(w.beginGitHub))
+	stream("/auth/github/callback", w.open(w.finishGitHub))
 
 	get("/setup", w.open(w.setupPage))
 	post("/setup", w.open(w.enterSetup))
@@ -104,6 +106,13 @@ func (w *Web) routes() *mux.Router {
 	get("/setup/checklist", w.open(w.checklist))
 
 	get("/", w.signedIn(w.repos))
+	get("/open", w.signedIn(w.openRepoPage))
+	post("/open", w.signedIn(w.openRepo))
+	get("/account", w.signedIn(w.account))
+	post("/account/sign-out-everywhere", w.signedIn(w.signOutEverywhere))
+	get("/account/tokens", w.signedIn(w.tokens))
+	post("/account/tokens", w.signedIn(w.createToken))
+	post("/account/tokens/{token}/revoke", w.signedIn(w.revokeToken))
 	get("/runners", w.signedIn(w.runners))
 	post("/runners/registrations", w.signedIn(w.newRegistration))
 	post("/runners/{runner}/revoke", w.signedIn(w.revokeRunner))
@@ -183,6 +192,9 @@ func person(ctx context.Context) access.Person {
 // signedIn sends who isn't to the sign-in page, and back afterwards.
 func (w *Web) signedIn(h func(http.ResponseWriter, *http.Request, access.Person) error) http.Handler {
 	return w.open(func(rw http.ResponseWriter, r *http.Request) error {
+		if request.Looks(r) {
+			r = r.WithContext(access.Reading(r.Context()))
+		}
 		who, err := w.who(r)
 		if fault.Is(err, fault.Unauthorized) {
 			return w.sendToSignIn(rw, r)
