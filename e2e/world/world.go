@@ -50,6 +50,8 @@ type Options struct {
 	Database string            // URL or path; empty: SQLite in Dir
 	Hub      map[string]string // further keys of the section hub, as YAML
 	Runner   map[string]string // of the section runner
+	// NoDev: neither dev login nor Repos of the config, as a Hub with a GitHub App is in use.
+	NoDev bool
 }
 
 func lockThread() { runtime.LockOSThread() }
@@ -100,7 +102,7 @@ func New(t testing.TB, o Options) *World {
 	w := Empty(t, o)
 	w.StartHub()
 	w.Token = strings.TrimSpace(w.OK("token", "--login", "ana", "--name", "e2e"))
-	w.register()
+	w.Register()
 	w.StartRunner()
 	return w
 }
@@ -228,7 +230,9 @@ func (w *World) WriteConfig() {
 	}
 	section("hub", hub)
 	section("runner", run)
-	fmt.Fprintf(&b, "dev:\n  login: true\n  repos:\n    - {id: 7, name: %s, url: %q}\n", w.Repo, "file://"+w.Remote)
+	if !w.Options.NoDev {
+		fmt.Fprintf(&b, "dev:\n  login: true\n  repos:\n    - {id: 7, name: %s, url: %q}\n", w.Repo, "file://"+w.Remote)
+	}
 	w.Config = filepath.Join(w.Dir, "config.yml")
 	if err := os.WriteFile(w.Config, []byte(b.String()), 0o644); err != nil {
 		w.t.Fatal(err)
@@ -295,7 +299,8 @@ func (w *World) Restart() {
 	}
 }
 
-func (w *World) register() {
+// Register makes the Runner known to the Hub, in the name of whom Token belongs to.
+func (w *World) Register() {
 	w.t.Helper()
 	token := strings.TrimSpace(w.OK("runner", "token"))
 	if r := w.CLIWith(token, "runner", "register", "--config", w.Config, "--hub", w.URL, "--name", "r1"); r.Code != 0 {
