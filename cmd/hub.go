@@ -101,7 +101,7 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 		return nil, errors.Join(err, db.Close())
 	}
 	h.fleet = fleet.New(db, fleet.Options{LogLimit: int64(cfg.Hub.LogLimit), Version: version, Tokens: token.Of(h.app, log), Log: log})
-	h.setup = setup.New(db, h.seal, h.app, setup.Options{Given: given, PublicURL: url, Suggest: cfg.GitHub.URL, Connect: makeApp(url), Gate: h.gate,
+	h.setup = setup.New(db, h.seal, h.app, setup.Options{Given: given, PublicURL: url, Suggest: cfg.GitHub.URL, At: cfg.GitHub.At, Connect: makeApp(url), Gate: h.gate,
 		Changed: func(tx *store.Tx, in setup.Installation) error { return checks.Wake(tx, in.ID) }, Log: log})
 	h.vault = variable.New(db, h.seal, h.gate)
 	h.env = environment.New(db, h.fleet, h.vault, environment.Options{TestDeadline: cfg.Hub.TestDeadline, NoHostCredentials: !devMode(cfg)})

@@ -14,6 +14,7 @@ import (
 // GitHub is the section "github": the App that the Hub is. The zero value is none.
 type GitHub struct {
 	URL               string  `yaml:"url"`
+	APIURL            string  `yaml:"api_url"`
 	AppID             int64   `yaml:"app_id"`
 	ClientID          string  `yaml:"client_id"`
 	ClientSecret      Secret  `yaml:"client_secret"`
@@ -27,7 +28,7 @@ type GitHub struct {
 // maxWebhookSecrets is the present one and the one it replaces.
 const maxWebhookSecrets = 2
 
-// On says whether there is an App: any key but the URL is set. One that is not whole is refused by Check, never taken for none.
+// On says whether there is an App: any key but the addresses is set. One that is not whole is refused by Check, never taken for none.
 func (g GitHub) On() bool {
 	return g.AppID != 0 || g.ClientID != "" || g.ClientSecret != "" || g.ClientSecretFile != "" || g.PrivateKey != "" ||
 		g.PrivateKeyFile != "" || len(g.WebhookSecrets) > 0 || g.WebhookSecretFile != ""
@@ -35,7 +36,7 @@ func (g GitHub) On() bool {
 
 // Check refuses half an App and addresses that tokens must not be sent to. It reads no file.
 func (g GitHub) Check() error {
-	if err := g.checkURL(); err != nil || !g.On() {
+	if err := errors.Join(checkURL("url", g.URL, false), checkURL("api_url", g.APIURL, true)); err != nil || !g.On() {
 		return err
 	}
 	for _, two := range []struct {
@@ -85,18 +86,18 @@ func checkWebhookSecrets(all Secrets) error {
 	return nil
 }
 
-func (g GitHub) checkURL() error {
-	if g.URL == "" {
+func checkURL(key, address string, path bool) error {
+	if address == "" {
 		return nil
 	}
-	u, err := url.Parse(g.URL)
+	u, err := url.Parse(address)
 	switch {
-	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
-		return errors.New("github.url must be the address of a GitHub and nothing more, such as https://github.example.com")
+	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || !path && strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
+		return fmt.Errorf("github.%s must be an address and nothing more, such as https://github.example.com", key)
 	case u.User != nil:
-		return errors.New("github.url holds a user name or password; it is only an address")
+		return fmt.Errorf("github.%s holds a user name or password; it is only an address", key)
 	case u.Scheme == "http" && !loopback(u.Hostname()):
-		return errors.New("github.url must begin with https://: over http:// everybody on the way could read the tokens")
+		return fmt.Errorf("github.%s must begin with https://: over http:// everybody on the way could read the tokens", key)
 	}
 	return nil
 }
@@ -107,7 +108,17 @@ func loopback(host string) bool {
 }
 
 // Endpoints say where this GitHub is.
-func (g GitHub) Endpoints() github.Endpoints { return github.At(g.URL) }
+func (g GitHub) Endpoints() github.Endpoints { return g.At(g.URL) }
+
+// At says where the GitHub at web is: api_url is part of what is known of the one at url.
+func (g GitHub) At(web string) github.Endpoints {
+	at := github.At(web)
+	if g.APIURL != "" && at.Web == github.At(g.URL).Web {
+		at.API = strings.TrimRight(g.APIURL, "/")
+		at.GraphQL = strings.TrimSuffix(at.API, "/v3") + "/graphql"
+	}
+	return at
+}
 
 // Credentials are the App's, with those of files read. Their form is checked by github.New. The errors quote nothing of them.
 func (g GitHub) Credentials() (github.Credentials, error) {

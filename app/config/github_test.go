@@ -105,6 +105,31 @@ func TestOnlyAnAddressThatTokensMayBeSentToIsTaken(t *testing.T) {
 	}
 }
 
+func TestTheAPIIsWhereThatGitHubHasItUnlessTheConfigSaysElse(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		section       config.GitHub
+		web, api, gql string
+	}{
+		{config.GitHub{}, "", "https://api.github.com", "https://api.github.com/graphql"},
+		{config.GitHub{}, "https://ghe.example.com", "https://ghe.example.com/api/v3", "https://ghe.example.com/api/graphql"},
+		{config.GitHub{}, "https://acme.ghe.com", "https://api.acme.ghe.com", "https://api.acme.ghe.com/graphql"},
+		{config.GitHub{APIURL: "https://proxy.example.com/"}, "https://github.com", "https://proxy.example.com", "https://proxy.example.com/graphql"},
+		{config.GitHub{APIURL: "https://proxy.example.com"}, "https://ghe.example.com", "https://ghe.example.com/api/v3", "https://ghe.example.com/api/graphql"},
+		{
+			config.GitHub{URL: "https://ghe.example.com", APIURL: "https://proxy.example.com/api/v3"}, "https://ghe.example.com/",
+			"https://proxy.example.com/api/v3", "https://proxy.example.com/api/graphql",
+		},
+	} {
+		if at := test.section.At(test.web); at.API != test.api || at.GraphQL != test.gql {
+			t.Errorf("%+v at %q: want %s and %s, got %+v", test.section, test.web, test.api, test.gql, at)
+		}
+	}
+	if err := (config.GitHub{APIURL: "http://proxy.example.com"}).Check(); err == nil || !strings.Contains(err.Error(), "github.api_url") {
+		t.Errorf("tokens would go over plain HTTP: %v", err)
+	}
+}
+
 func TestSecretsOfTheAppComeFromFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

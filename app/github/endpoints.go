@@ -23,10 +23,14 @@ func Enterprise(web string) Endpoints {
 	return Endpoints{Web: web, API: web + "/api/v3", GraphQL: web + "/api/graphql"}
 }
 
-// At is the GitHub at web: github.com, or an Enterprise Server.
+// At is the GitHub at web: github.com, Enterprise Cloud with data residency (https://acme.ghe.com), or an Enterprise Server.
 func At(web string) Endpoints {
 	if web = strings.TrimRight(web, "/"); web == "" || strings.EqualFold(web, Com().Web) {
 		return Com()
+	}
+	if host, ok := strings.CutPrefix(strings.ToLower(web), "https://"); ok && strings.HasSuffix(host, ".ghe.com") {
+		api := "https://api." + host
+		return Endpoints{Web: web, API: api, GraphQL: api + "/graphql"}
 	}
 	return Enterprise(web)
 }
