@@ -18,6 +18,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/environment"
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/app/proposal"
 	"github.com/claude-hub/claude-hub/app/seal"
 	"github.com/claude-hub/claude-hub/app/session"
 	"github.com/claude-hub/claude-hub/app/setup"
@@ -29,23 +30,24 @@ import (
 
 // hub is a running Hub.
 type hub struct {
-	url      string
-	cfg      fileConfig
-	app      *github.Holder // the App of the config; none if that names none
-	db       *store.DB
-	seal     *seal.Service
-	gate     *access.Gate
-	setup    *setup.Service
-	fleet    *fleet.Fleet
-	vault    *variable.Vault
-	env      *environment.Service
-	sessions *session.Service
-	checks   *checks.Reconciler
-	listener net.Listener
-	server   *http.Server
-	stopping chan struct{} // closed when streams and long polls should end
-	console  io.Writer     // what the operator reads; nil: nobody does
-	log      zerolog.Logger
+	url       string
+	cfg       fileConfig
+	app       *github.Holder // the App of the config; none if that names none
+	db        *store.DB
+	seal      *seal.Service
+	gate      *access.Gate
+	setup     *setup.Service
+	fleet     *fleet.Fleet
+	vault     *variable.Vault
+	env       *environment.Service
+	sessions  *session.Service
+	proposals *proposal.Service
+	checks    *checks.Reconciler
+	listener  net.Listener
+	server    *http.Server
+	stopping  chan struct{} // closed when streams and long polls should end
+	console   io.Writer     // what the operator reads; nil: nobody does
+	log       zerolog.Logger
 }
 
 // openHub opens everything a Hub needs and listens; it answers once run is called. It reads from top to bottom what
@@ -105,6 +107,7 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 		Changed: func(tx *store.Tx, in setup.Installation) error { return checks.Wake(tx, in.ID) }, Log: log})
 	h.vault = variable.New(db, h.seal, h.gate)
 	h.env = environment.New(db, h.fleet, h.vault, environment.Options{TestDeadline: cfg.Hub.TestDeadline, NoHostCredentials: !devMode(cfg)})
+	h.proposals = proposal.New(db, h.app, h.gate, h.env, h.fleet, proposal.Options{PublicURL: url, AutoTest: cfg.Hub.AutoTest, Log: log})
 	h.sessions = session.New(db, h.env, h.fleet, session.Options{IdleAfter: cfg.Hub.IdleAfter, DiskSize: int64(cfg.Hub.SessionDisk)})
 	h.checks = checks.New(db, h.app, checks.Options{Log: log})
 
@@ -112,7 +115,7 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 		log.Warn().Str("listen", h.listener.Addr().String()).Msg("dev login is on: whoever reaches this address may sign in under any name and run commands in Sandboxes")
 	}
 	routes, err := handlers.New(handlers.Deps{
-		DB: db, Gate: h.gate, Setup: h.setup, Fleet: h.fleet, Vault: h.vault, Environments: h.env, Sessions: h.sessions, PublicURL: h.url, Version: version, Stopping: h.stopping, Log: log,
+		DB: db, Gate: h.gate, Setup: h.setup, Fleet: h.fleet, Vault: h.vault, Environments: h.env, Proposals: h.proposals, Sessions: h.sessions, PublicURL: h.url, Version: version, Stopping: h.stopping, Log: log,
 	})
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
@@ -147,6 +150,9 @@ func (h *hub) run(ctx context.Context) error {
 	if err := h.checks.Start(ctx); err != nil {
 		return fmt.Errorf("start check runs: %w", err)
 	}
+	if err := h.proposals.Start(ctx); err != nil {
+		return fmt.Errorf("start the proposals: %w", err)
+	}
 	if err := h.setup.Start(ctx); err != nil {
 		return fmt.Errorf("start the set-up of the GitHub App: %w", err)
 	}
@@ -175,6 +181,7 @@ func (h *hub) run(ctx context.Context) error {
 	if e := h.server.Shutdown(grace); e != nil {
 		err = errors.Join(err, h.server.Close())
 	}
+	h.proposals.Stop()
 	h.checks.Stop()
 	h.gate.Stop()
 	stopKeeping()

@@ -39,7 +39,7 @@ func serveTown(t *testing.T, db *store.DB, domain *apptest.Hub) *town {
 	server := httptest.NewUnstartedServer(nil)
 	h.url = "http://" + server.Listener.Addr().String()
 	routes, err := handlers.New(handlers.Deps{
-		DB: db, Gate: h.Gate, Environments: h.Environments, Sessions: h.Sessions, Fleet: h.Fleet, Vault: h.Vault, PublicURL: h.url, Version: "test",
+		DB: db, Gate: h.Gate, Environments: h.Environments, Sessions: h.Sessions, Proposals: h.Proposals, Fleet: h.Fleet, Vault: h.Vault, PublicURL: h.url, Version: "test",
 		Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel),
 	})
 	if err != nil {

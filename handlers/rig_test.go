@@ -60,7 +60,7 @@ func siteOn(t *testing.T, server *httptest.Server, hub *apptest.Hub) *site {
 
 func (s *site) deps() handlers.Deps {
 	return handlers.Deps{
-		DB: s.DB, Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Setup: s.Setup, Fleet: s.Fleet, Vault: s.Vault, PublicURL: s.url, Version: "test",
+		DB: s.DB, Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Proposals: s.Proposals, Setup: s.Setup, Fleet: s.Fleet, Vault: s.Vault, PublicURL: s.url, Version: "test",
 		Stopping: s.stop, Log: zerolog.New(zerolog.NewTestWriter(s.t)).Level(zerolog.WarnLevel),
 	}
 }

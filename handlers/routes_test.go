@@ -45,11 +45,11 @@ func (r route) in(repo string) string {
 // routes walks both muxes: a route that is added later is in every test here from then on.
 func routes(t *testing.T, s *site, ids map[string]string) []route {
 	t.Helper()
-	pages, err := web.New(web.Deps{Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Setup: s.Setup, Fleet: s.Fleet, Vault: s.Vault, Changes: s.DB, Now: s.DB.Now, PublicURL: &url.URL{Scheme: "http", Host: "hub"}})
+	pages, err := web.New(web.Deps{Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Proposals: s.Proposals, Setup: s.Setup, Fleet: s.Fleet, Vault: s.Vault, Changes: s.DB, Now: s.DB.Now, PublicURL: &url.URL{Scheme: "http", Host: "hub"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls := api.New(api.Deps{Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Fleet: s.Fleet, Vault: s.Vault, Changes: s.DB, PublicURL: &url.URL{}})
+	calls := api.New(api.Deps{Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Proposals: s.Proposals, Fleet: s.Fleet, Vault: s.Vault, Changes: s.DB, PublicURL: &url.URL{}})
 	variable := regexp.MustCompile(`\{([a-z]+)(:[^}]*)?\}`)
 	var all []route
 	for isAPI, router := range map[bool]*mux.Router{false: pages.Router(), true: calls} {

@@ -15,6 +15,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/environment"
 	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/app/proposal"
 	"github.com/claude-hub/claude-hub/app/session"
 	"github.com/claude-hub/claude-hub/app/setup"
 	"github.com/claude-hub/claude-hub/app/variable"
@@ -30,6 +31,7 @@ type Deps struct {
 	Gate         *access.Gate
 	Environments *environment.Service
 	Sessions     *session.Service
+	Proposals    *proposal.Service
 	Setup        *setup.Service
 	Fleet        *fleet.Fleet
 	Vault        *variable.Vault
@@ -52,7 +54,7 @@ func New(d Deps) (http.Handler, error) {
 	https := public.Scheme == "https"
 
 	pages, err := web.New(web.Deps{
-		Gate: d.Gate, Environments: d.Environments, Sessions: d.Sessions, Setup: d.Setup, Fleet: d.Fleet, Vault: d.Vault, Changes: d.DB, Now: d.DB.Now,
+		Gate: d.Gate, Environments: d.Environments, Proposals: d.Proposals, Sessions: d.Sessions, Setup: d.Setup, Fleet: d.Fleet, Vault: d.Vault, Changes: d.DB, Now: d.DB.Now,
 		PublicURL: public, SecureCookies: https, Version: d.Version, Stopping: d.Stopping,
 	})
 	if err != nil {
@@ -70,7 +72,7 @@ func New(d Deps) (http.Handler, error) {
 	browser = limited(bodyLimit, browser)
 
 	calls := api.New(api.Deps{
-		Gate: d.Gate, Environments: d.Environments, Sessions: d.Sessions, Fleet: d.Fleet, Vault: d.Vault, Changes: d.DB,
+		Gate: d.Gate, Environments: d.Environments, Proposals: d.Proposals, Sessions: d.Sessions, Fleet: d.Fleet, Vault: d.Vault, Changes: d.DB,
 		PublicURL: public, Stopping: d.Stopping,
 	})
 	runnerPath, runners := runnerapi.New(d.Fleet, d.Log)

@@ -15,6 +15,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/environment"
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/app/proposal"
 	"github.com/claude-hub/claude-hub/app/seal"
 	"github.com/claude-hub/claude-hub/app/session"
 	"github.com/claude-hub/claude-hub/app/setup"
@@ -37,6 +38,7 @@ type Hub struct {
 	Setup        *setup.Service
 	Vault        *variable.Vault
 	Environments *environment.Service
+	Proposals    *proposal.Service
 	Sessions     *session.Service
 	t            testing.TB
 }
@@ -49,6 +51,7 @@ type Options struct {
 	Fleet       fleet.Options
 	Environment environment.Options
 	Session     session.Options
+	Proposal    proposal.Options
 	// Access is what the Gate is opened with, beside what seals. NoDev leaves out dev login and the Repos of dev.repos.
 	Access access.Options
 	NoDev  bool
@@ -90,7 +93,9 @@ func New(t testing.TB, db *store.DB, o Options) *Hub {
 	f := fleet.New(db, o.Fleet)
 	vault := variable.New(db, sealer, gate)
 	env := environment.New(db, f, vault, o.Environment)
-	return &Hub{DB: db, Gate: gate, Fleet: f, Seal: sealer, App: o.Access.GitHub, Setup: setup.New(db, sealer, o.Access.GitHub, o.Setup), Vault: vault, Environments: env, Sessions: session.New(db, env, f, o.Session), t: t}
+	o.Proposal.PublicURL, o.Proposal.Log = cmp.Or(o.Proposal.PublicURL, "https://hub.example"), o.Fleet.Log
+	proposals := proposal.New(db, o.Access.GitHub, gate, env, f, o.Proposal)
+	return &Hub{DB: db, Gate: gate, Fleet: f, Seal: sealer, App: o.Access.GitHub, Setup: setup.New(db, sealer, o.Access.GitHub, o.Setup), Vault: vault, Environments: env, Proposals: proposals, Sessions: session.New(db, env, f, o.Session), t: t}
 }
 
 // Key is the text of one of Keys.

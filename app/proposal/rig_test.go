@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rs/zerolog"
-
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/apptest"
 	"github.com/claude-hub/claude-hub/app/checks"
@@ -84,21 +82,14 @@ func newRig(t *testing.T, db *store.DB, where githubtest.Options, o proposal.Opt
 	})
 	must(t, err)
 	r.holder = github.NewHolder(app)
-	r.hub = apptest.New(t, db, apptest.Options{Access: access.Options{GitHub: r.holder}, Environment: environment.Options{NoHostCredentials: true}})
-	t.Cleanup(r.hub.Gate.Stop)
-	r.Service = r.service(o)
+	r.hub = apptest.New(t, db, apptest.Options{Access: access.Options{GitHub: r.holder}, Environment: environment.Options{NoHostCredentials: true}, Proposal: o})
+	r.Service = r.hub.Proposals
 	who := r.signIn(r.ana)
 	r.signIn(r.bob)
 	r.grant, err = r.hub.Gate.Repo(t.Context(), who, r.id())
 	must(t, err)
 	r.runner = r.hub.Runner("r1")
 	return r
-}
-
-// service is one of another Hub on the database, as far as proposals go.
-func (r *rig) service(o proposal.Options) *proposal.Service {
-	o.PublicURL, o.Log = public, zerolog.New(zerolog.NewTestWriter(r.t))
-	return proposal.New(r.hub.DB, r.holder, r.hub.Gate, r.hub.Environments, r.hub.Fleet, o)
 }
 
 func (r *rig) signIn(who githubtest.Account) access.Person {

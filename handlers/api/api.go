@@ -28,6 +28,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/app/proposal"
 	"github.com/claude-hub/claude-hub/app/session"
 	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/handlers/api/schema"
@@ -48,6 +49,7 @@ type Deps struct {
 	Gate         *access.Gate
 	Environments *environment.Service
 	Sessions     *session.Service
+	Proposals    *proposal.Service
 	Fleet        *fleet.Fleet
 	Vault        *variable.Vault
 	Changes      Changes

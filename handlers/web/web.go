@@ -19,6 +19,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/app/proposal"
 	"github.com/claude-hub/claude-hub/app/session"
 	"github.com/claude-hub/claude-hub/app/setup"
 	"github.com/claude-hub/claude-hub/app/variable"
@@ -41,6 +42,7 @@ type Deps struct {
 	Gate         *access.Gate
 	Environments *environment.Service
 	Sessions     *session.Service
+	Proposals    *proposal.Service
 	Setup        *setup.Service
 	Fleet        *fleet.Fleet
 	Vault        *variable.Vault

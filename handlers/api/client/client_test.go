@@ -69,7 +69,7 @@ func serve(t *testing.T, db *store.DB, domain *apptest.Hub) *hub {
 	h.server = httptest.NewUnstartedServer(nil)
 	url := "http://" + h.server.Listener.Addr().String()
 	handler, err := handlers.New(handlers.Deps{
-		DB: db, Gate: h.Hub.Gate, Environments: h.Hub.Environments, Sessions: h.Hub.Sessions, Fleet: h.Hub.Fleet, Vault: h.Hub.Vault, PublicURL: url, Version: "test",
+		DB: db, Gate: h.Hub.Gate, Environments: h.Hub.Environments, Sessions: h.Hub.Sessions, Proposals: h.Hub.Proposals, Fleet: h.Hub.Fleet, Vault: h.Hub.Vault, PublicURL: url, Version: "test",
 		Log: zerolog.New(h.log).Level(zerolog.TraceLevel),
 	})
 	if err != nil {
