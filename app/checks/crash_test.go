@@ -3,6 +3,7 @@ package checks_test
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -319,4 +320,58 @@ func TestAnInstallationThatAnotherHubWritesToIsLeftAlone(t *testing.T) {
 			t.Errorf("the one that holds it made %d writes", n-writes)
 		}
 	})
+}
+
+// TestTheNewestOfOneNameIsTheNewestAtGitHub: people and branch protection look at the newest check run of a name, so an
+// older one must not be made after it.
+func TestTheNewestOfOneNameIsTheNewestAtGitHub(t *testing.T) {
+	t.Parallel()
+	refused := githubtest.Fault{Status: http.StatusForbidden, Body: `{"message":"Resource not accessible by integration","documentation_url":"https://docs.github.com"}`}
+	for name, c := range map[string]struct {
+		fault githubtest.Fault // of the first one's POST
+		want  string           // what GitHub has in the end, in the order in which it was made
+	}{
+		"nothing goes wrong":                   {githubtest.Fault{}, "first second"},
+		"the first one's answer is lost":       {broken["no answer"], "first second"},
+		"the first one may be under way":       {broken["no request"], "first second"},
+		"the first one isn't taken for a time": {refused, "second"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			storetest.Each(t, func(t *testing.T, db *store.DB) {
+				r := newRig(t, db)
+				hub := r.hub()
+				if c.fault.Status != 0 || c.fault.Cut != 0 {
+					c.fault.Method, c.fault.Path, c.fault.Times = "POST", "/check-runs", 1
+					r.gh.Break(c.fault)
+				}
+				r.show(r.view("first", checks.Queued))
+				if c.fault.Status != 0 {
+					r.drainUntil(hub, 10*time.Second, func() bool { return r.parked(hub) == 1 })
+				} else {
+					r.once(hub)
+					r.once(hub)
+				}
+				r.show(r.view("second", checks.Completed)) // more urgent
+				r.clock.Advance(time.Second)
+				r.drain(hub, time.Minute)
+				wakeUp(t, db, func(tx *store.Tx) error { return checks.WakeRepo(tx, github.RepoID(r.repo.ID)) })
+				r.show(r.view("first", checks.Completed))
+				r.drain(hub, time.Minute)
+				if n := r.parked(hub); n != 0 {
+					t.Errorf("%d are parked", n)
+				}
+				var got []string
+				for _, check := range r.repo.Checks(r.head()) {
+					got = append(got, check.ExternalID)
+					if check.Conclusion != "failure" {
+						t.Errorf("GitHub shows %+v", check)
+					}
+				}
+				if s := strings.Join(got, " "); s != c.want {
+					t.Errorf("GitHub has %q, want %q", s, c.want)
+				}
+			})
+		})
+	}
 }

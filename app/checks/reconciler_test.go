@@ -98,12 +98,17 @@ func TestTwoHundredDrainAtThePaceAndInOrder(t *testing.T) {
 	r := newRig(t, storetest.New(t))
 	hub := r.hub()
 	const all = 200
+	named := func(i int, status string) checks.View {
+		v := r.view(fmt.Sprintf("t%03d", i), status)
+		v.Name = fmt.Sprint("check ", i)
+		return v
+	}
 	for i := range all {
-		r.show(r.view(fmt.Sprintf("t%03d", i), checks.InProgress))
+		r.show(named(i, checks.InProgress))
 		r.clock.Advance(time.Millisecond)
 	}
 	for i := range all / 2 { // every other one ends, the last one first
-		r.show(r.view(fmt.Sprintf("t%03d", all-1-2*i), checks.Completed))
+		r.show(named(all-1-2*i, checks.Completed))
 		r.clock.Advance(time.Millisecond)
 	}
 	took := r.drain(hub, 4*time.Minute)

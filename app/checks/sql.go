@@ -25,12 +25,24 @@ FROM check_runs r LEFT JOIN check_lanes l ON l.installation = r.installation WHE
 	holdLaneSQL    = `UPDATE check_lanes SET holder = $2, held_until = $3 WHERE installation = $1`
 	releaseLaneSQL = `UPDATE check_lanes SET holder = '', held_until = 0, next_at = $2, failures = $3 WHERE installation = $1`
 
+	jobColumns = `SELECT ` + viewColumns + `, version, created_at, app_id, COALESCE(check_run, 0), creating_since, shown_status, noted, notes, noting, attempts, refused
+FROM check_runs `
 	// What completed goes first: people and merge queues wait for it. Then come other states, the oldest first, then texts, of
 	// which the one that GitHub has for longest.
-	nextSQL = `SELECT ` + viewColumns + `, version, app_id, COALESCE(check_run, 0), creating_since, shown_status, noted, notes, noting, attempts, refused
-FROM check_runs WHERE installation = $1 AND shown < version AND next_try <= $2
+	nextSQL = jobColumns + `WHERE installation = $1 AND shown < version AND next_try <= $2
 ORDER BY CASE WHEN shown_status = status THEN 2 WHEN status = 'completed' THEN 0 ELSE 1 END,
 CASE WHEN shown_status = status THEN shown_at ELSE changed_at END, external_id LIMIT 1`
+	// newerSQL and olderSQL look at the check runs that have the same name on the same commit, of which people see the newest.
+	newerSQL = `SELECT COUNT(*) FROM check_runs WHERE repo_id = $1 AND sha = $2 AND name = $3 AND (created_at > $4 OR (created_at = $4 AND external_id > $5))
+AND check_run IS NOT NULL AND app_id = $6`
+	// olderSQL is the one that is to be made first: it is due, or may be there already. One that isn't taken is not waited for.
+	olderSQL = `SELECT external_id, installation, next_try FROM check_runs WHERE repo_id = $1 AND sha = $2 AND name = $3
+AND (created_at < $4 OR (created_at = $4 AND external_id < $5)) AND check_run IS NULL AND shown < version AND parked = ''
+AND (next_try <= $6 OR creating_since <> 0) ORDER BY created_at, external_id LIMIT 1`
+	jobSQL       = jobColumns + `WHERE external_id = $1`
+	supersedeSQL = `UPDATE check_runs SET shown = version, shown_at = $2, attempts = 0, parked = '', last_error = '' WHERE external_id = $1`
+	waitSQL      = `UPDATE check_runs SET next_try = $2 WHERE external_id = $1`
+
 	markSQL = `UPDATE check_runs SET app_id = $2, check_run = $3, creating_since = $4, shown_status = $5, noted = $6, notes = $7, noting = $8 WHERE external_id = $1`
 
 	keepSQL = `UPDATE check_runs SET check_run = $2, creating_since = $3, shown_status = $4, noted = $5, notes = $6, noting = $7 WHERE external_id = $1`

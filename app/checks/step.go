@@ -39,6 +39,7 @@ type job struct {
 	holder       string
 	failures     int64 // of the lane
 	version      int64
+	created      int64
 	app          int64
 	run          int64 // GitHub's id; 0: none is known
 	since        int64 // a POST may have been sent then
@@ -51,8 +52,11 @@ type job struct {
 	action       action
 }
 
-// annotationsEach is how many go with one request.
-const annotationsEach = 50
+const (
+	annotationsEach = 50 // that go with one request
+	pickAtMost      = 50 // rows looked at in one transaction
+	elderWait       = time.Second
+)
 
 func (r *Reconciler) oneStep(ctx context.Context, app *github.App, installation int64) error {
 	work, cancel := context.WithTimeout(ctx, workLimit)
@@ -99,7 +103,7 @@ func claimIn(tx *store.Tx, app, installation int64) (job, bool, error) {
 	if now < held || now < next {
 		return job{}, false, nil
 	}
-	j, err := scanJob(tx.Row(nextSQL, installation, now).Scan)
+	j, err := pick(tx, app, installation)
 	if errors.Is(err, store.ErrNotFound) {
 		return job{}, false, nil
 	}
@@ -107,10 +111,6 @@ func claimIn(tx *store.Tx, app, installation int64) (job, bool, error) {
 		return job{}, false, err
 	}
 	j.installation, j.holder, j.failures = installation, store.NewID(), failures
-	if j.app != app && j.app != 0 { // the check run of another App can't be changed: this one makes its own
-		j.run, j.since, j.status, j.noted, j.notes, j.noting = 0, 0, "", 0, nil, nil
-	}
-	j.app = app
 	switch {
 	case installation == 0:
 		j.action = locate
@@ -135,14 +135,57 @@ func claimIn(tx *store.Tx, app, installation int64) (job, bool, error) {
 	return j, true, nil
 }
 
-func scanJob(scan func(...any) error) (j job, err error) {
+// pick finds the most urgent row of a lane, or store.ErrNotFound. Of check runs with one name on one commit people see the
+// newest, so they are made in their order: one that comes too late for that isn't made any more, and one whose elder may be
+// on its way waits for it.
+func pick(tx *store.Tx, app, installation int64) (job, error) {
+	now := tx.Now().UnixMilli()
+	for range pickAtMost {
+		j, err := scanJob(tx.Row(nextSQL, installation, now).Scan, app)
+		if err != nil || installation == 0 || j.run != 0 || j.since != 0 {
+			return j, err
+		}
+		var newer int
+		if err := tx.Row(newerSQL, int64(j.Repo), j.SHA, j.Name, j.created, j.ExternalID, app).Scan(&newer); err != nil {
+			return job{}, err
+		}
+		if newer > 0 {
+			if _, err := tx.Exec(supersedeSQL, j.ExternalID, now); err != nil {
+				return job{}, err
+			}
+			continue
+		}
+		var elder string
+		var its, due int64
+		err = tx.Row(olderSQL, int64(j.Repo), j.SHA, j.Name, j.created, j.ExternalID, now).Scan(&elder, &its, &due)
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			return j, nil
+		case err != nil:
+			return job{}, err
+		case its == installation && due <= now:
+			return scanJob(tx.Row(jobSQL, elder).Scan, app)
+		}
+		if _, err := tx.Exec(waitSQL, j.ExternalID, now+elderWait.Milliseconds()); err != nil {
+			return job{}, err
+		}
+	}
+	return job{}, store.ErrNotFound
+}
+
+// scanJob reads a row as what app can do with it.
+func scanJob(scan func(...any) error, app int64) (j job, err error) {
 	var doc, notes, noting string
 	err = scan(&j.ExternalID, &j.Repo, &j.SHA, &j.Name, &j.Status, &j.Conclusion, &doc,
-		&j.version, &j.app, &j.run, &j.since, &j.status, &j.noted, &notes, &noting, &j.attempts, &j.refused)
+		&j.version, &j.created, &j.app, &j.run, &j.since, &j.status, &j.noted, &notes, &noting, &j.attempts, &j.refused)
 	if err != nil {
 		return job{}, err
 	}
 	err = errors.Join(j.decode(doc), json.Unmarshal([]byte(notes), &j.notes), json.Unmarshal([]byte(noting), &j.noting))
+	if j.app != app && j.app != 0 { // the check run of another App can't be changed: this one makes its own
+		j.run, j.since, j.status, j.noted, j.notes, j.noting = 0, 0, "", 0, nil, nil
+	}
+	j.app = app
 	return j, err
 }
 

@@ -69,8 +69,9 @@ var (
 )
 
 // Show has GitHub show v from the commit of tx on, whenever GitHub can be reached. Of several Views shown quickly one after
-// another, only the newest is sure to arrive. Showing the same again changes nothing. A View that no check run can have is
-// a mistake of the program and an error, and so is ErrCompleted.
+// another, only the newest is sure to arrive; of several check runs of one name on one commit, the one that was begun last.
+// Showing the same again changes nothing. A View that no check run can have is a mistake of the program and an error, and
+// so is ErrCompleted.
 func Show(tx *store.Tx, v View) error {
 	if err := v.wrong(); err != nil {
 		return fmt.Errorf("show check run %q: %w", v.ExternalID, err)

@@ -1,6 +1,6 @@
 -- What GitHub should show as check runs (app/checks, facts/github.md §3). One row is one check run: external_id is ours and finds
--- it again. version rises with each change of what should be shown; shown is the one that GitHub is known to show, and less
--- than that when it may show something older. Times are Unix ms; 0 is none.
+-- it again. version rises with each change of what should be shown; shown is the one that is done: GitHub is known to show it, or
+-- needn't, since a newer check run of that name is there. Times are Unix ms; 0 is none.
 CREATE TABLE check_runs (
     external_id    TEXT   PRIMARY KEY CHECK (external_id <> ''),
     repo_id        BIGINT NOT NULL CHECK (repo_id > 0),
@@ -36,7 +36,7 @@ CREATE TABLE check_runs (
 );
 CREATE INDEX check_runs_pending ON check_runs (installation, next_try) WHERE shown < version;
 CREATE INDEX check_runs_run ON check_runs (check_run);
-CREATE INDEX check_runs_repo ON check_runs (repo_id);
+CREATE INDEX check_runs_commit ON check_runs (repo_id, sha);
 
 -- Writes to GitHub go one after another in each installation, whichever Hub makes them. 0 is finding out the installation.
 CREATE TABLE check_lanes (
