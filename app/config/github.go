@@ -93,7 +93,7 @@ func checkURL(key, address string, path bool) error {
 	u, err := url.Parse(address)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || !path && strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
-		return fmt.Errorf("github.%s must be an address and nothing more, such as https://github.example.com", key)
+		return fmt.Errorf("github.%s must be the address of a GitHub and nothing more, such as https://github.example.com", key)
 	case u.User != nil:
 		return fmt.Errorf("github.%s holds a user name or password; it is only an address", key)
 	case u.Scheme == "http" && !loopback(u.Hostname()):
