@@ -26,15 +26,19 @@ const (
 
 func devCommand() *cobra.Command {
 	var flags configFlags
+	var fake bool
 	c := &cobra.Command{
 		Use: "dev", Short: "Run a Hub and a Runner on this machine, with an example to try", Args: cobra.NoArgs,
 		Long: `Run a Hub on SQLite with dev login, and a Runner, in one process: they talk over loopback exactly as on two
 machines. The first start makes an example Repo with a draft of its Environment, and an encryption key in the data
 folder unless the config has one.
 
+With --fake-github there is a GitHub for development beside them, and no dev login: set the Hub up as a GitHub App there, install it, sign in,
+propose an Environment by a pull request, test and merge it, all on this machine.
+
 Ctrl-C puts awake Sessions to sleep and stops; the next start wakes them and finds everything as it was. A second
 Ctrl-C, not within the same second, stops at once: Sandboxes then live on and are adopted at the next start.`,
-		Example: "  claude-hub dev\n  claude-hub dev --data /srv/claude-hub-dev",
+		Example: "  claude-hub dev\n  claude-hub dev --data /srv/claude-hub-dev\n  claude-hub dev --fake-github --data /srv/claude-hub-github",
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := flags.load()
 			if err != nil {
@@ -44,24 +48,59 @@ Ctrl-C, not within the same second, stops at once: Sandboxes then live on and ar
 			if err != nil {
 				return err
 			}
-			return withRemedy(dev(c.Context(), cfg, log, c.OutOrStdout()), flags)
+			return withRemedy(dev(c.Context(), cfg, log, c.OutOrStdout(), fake), flags)
 		},
 	}
 	flags.add(c)
+	c.Flags().BoolVar(&fake, "fake-github", false, "run a GitHub for development too, and be a GitHub App there")
 	return c
 }
 
-func dev(ctx context.Context, cfg fileConfig, log zerolog.Logger, out io.Writer) error {
+func dev(ctx context.Context, cfg fileConfig, log zerolog.Logger, out io.Writer, fake bool) error {
 	cfg.Dev.Login, cfg.Runner.LocalRepos = true, true
 	if err := makeKey(ctx, cfg, out); err != nil { // first: it may refuse, and then nothing was written
 		return err
+	}
+	if fake {
+		gh, err := startFakeGitHub(cfg.Data)
+		if err != nil {
+			return err
+		}
+		defer gh.Close() // last: the Hub asks it until its own end
+		cfg = gh.only(cfg)
+		if err := gh.dropApp(ctx, cfg); err != nil {
+			return err
+		}
+		return devWith(ctx, cfg, log, out, func(h *hub) error {
+			image, err := exampleImage(ctx, cfg, out)
+			if err != nil {
+				return err
+			}
+			if err := gh.scene(image); err != nil {
+				return fmt.Errorf("make the example Repo: %w", err)
+			}
+			return gh.ready(ctx, h, out)
+		})
 	}
 	example, err := makeExample(ctx, cfg.Data)
 	if err != nil {
 		return fmt.Errorf("make the example Repo: %w", err)
 	}
 	cfg.Dev.Repos = append(cfg.Dev.Repos, example.repo)
+	return devWith(ctx, cfg, log, out, func(h *hub) error {
+		if err := example.draft(ctx, h, cfg, out); err != nil {
+			return err
+		}
+		if err := devToken(ctx, h); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(out, "\n  claude-hub is ready: %s\n  sign in under any name; the example Repo is %s\n  Ctrl-C stops, and leaves Sandboxes asleep\n\n", h.url, example.repo.Name)
+		return err
+	})
+}
 
+// devWith runs Hub and Runner; ready is called when both run.
+func devWith(ctx context.Context, cfg fileConfig, log zerolog.Logger, out io.Writer, ready func(*hub) error) error {
 	h, err := openHub(ctx, cfg, log)
 	if err != nil {
 		return err
@@ -84,18 +123,14 @@ func dev(ctx context.Context, cfg fileConfig, log zerolog.Logger, out io.Writer)
 	}
 	go func() { runnerEnded <- r.Run(runnerCtx) }()
 
-	if err := example.draft(ctx, h, cfg, out); err != nil {
-		return err
-	}
-	if err := devToken(ctx, h); err != nil {
-		return err
-	}
 	if n, err := h.sessions.ResumeAll(ctx, identity.Runner); err != nil {
 		return fmt.Errorf("wake the Sessions of the last run: %w", err)
 	} else if n > 0 {
 		fmt.Fprintf(out, "waking what was awake when dev stopped (%d)\n", n)
 	}
-	fmt.Fprintf(out, "\n  claude-hub is ready: %s\n  sign in under any name; the example Repo is %s\n  Ctrl-C stops, and leaves Sandboxes asleep\n\n", h.url, example.repo.Name)
+	if err := ready(h); err != nil {
+		return err
+	}
 
 	select {
 	case <-ctx.Done():

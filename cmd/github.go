@@ -37,11 +37,14 @@ func openApp(cfg fileConfig, url string) (*github.App, *github.Credentials, erro
 	return app, &cred, nil
 }
 
-// openSetup prints, where the Hub has no GitHub App and isn't in dev mode, where the operator sets one up.
-func openSetup(ctx context.Context, s *setup.Service, console io.Writer) error {
+// openSetup prints, where the Hub has no GitHub App, where the operator sets one up. The log doesn't get the address: a token is
+// for the console, and logs go further.
+func openSetup(ctx context.Context, s *setup.Service, console io.Writer, log zerolog.Logger) error {
 	if is, err := s.Configured(ctx); err != nil || is {
 		return err
 	}
+	log.Warn().Msg("the Hub has no GitHub App and is not in dev mode (keys dev.login and dev.repos): nobody can sign in and nothing is cloned. " +
+		"Its console (standard output) says where to set one up; claude-hub setup-token makes a new address; or name one in the section github of the config")
 	token, _, err := s.NewToken(ctx, "system: start of "+hubName(), false)
 	if err != nil {
 		return err
@@ -51,15 +54,9 @@ func openSetup(ctx context.Context, s *setup.Service, console io.Writer) error {
 }
 
 // introduce says in the log which GitHub App the Hub is, and what it lacks. GitHub may be away: then it says that.
-func introduce(ctx context.Context, holder *github.Holder, cfg fileConfig, log zerolog.Logger) {
-	app, none := holder.App()
-	switch {
-	case none != nil && !devMode(cfg):
-		// Without the address: a token is for the console, and logs go further.
-		log.Warn().Msg("the Hub has no GitHub App and is not in dev mode (keys dev.login and dev.repos): nobody can sign in and nothing is cloned. " +
-			"Its console (standard output) says where to set one up; claude-hub setup-token makes a new address; or name one in the section github of the config")
-		return
-	case none != nil:
+func introduce(ctx context.Context, holder *github.Holder, log zerolog.Logger) {
+	app, err := holder.App()
+	if err != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -48,6 +49,8 @@ func serves(t *testing.T, cfg fileConfig, words string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var console lockedText
+	h.console = &console
 	ended := make(chan error, 1)
 	go func() { ended <- h.run(ctx) }()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -68,7 +71,7 @@ func serves(t *testing.T, cfg fileConfig, words string) string {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	return log.String()
+	return log.String() + console.String()
 }
 
 func TestServeSaysWhichAppItIsAndWhatItLacks(t *testing.T) {
@@ -115,7 +118,13 @@ func TestAHubWithNeitherAppNorDevModeSaysThatNothingIsCloned(t *testing.T) {
 	t.Parallel()
 	cfg := fileConfig{Data: t.TempDir(), Hub: config.DefaultHub()}
 	cfg.Hub.Listen = "127.0.0.1:0"
-	serves(t, cfg, "the Hub has no GitHub App and is not in dev mode")
+	log := serves(t, cfg, "the Hub has no GitHub App and is not in dev mode")
+	if !regexp.MustCompile(`(?m)^  http://127\.0\.0\.1:[0-9]+/setup\?token=[A-Za-z0-9_-]{43}$`).MatchString(log) {
+		t.Errorf("it doesn't say where to set one up:\n%s", log)
+	}
+	if strings.Count(log, "token=") != 1 {
+		t.Error("the log has the token")
+	}
 	cfg.Dev.Login = true
 	if log := serves(t, cfg, "the Hub serves"); strings.Contains(log, "no GitHub App") {
 		t.Errorf("in dev mode:\n%s", log)

@@ -178,6 +178,32 @@ func (s *Service) save(ctx context.Context, visit string, a accepted) error {
 	return s.load(ctx)
 }
 
+// Drop takes away the App that was set up, for a GitHub that is gone with it. by says in the audit log who does.
+func (s *Service) Drop(ctx context.Context, by string) error {
+	if s.o.Given != nil {
+		return errGiven
+	}
+	err := s.db.Write(ctx, func(tx *store.Tx) error {
+		var id int64
+		if err := tx.Row(appIDSQL).Scan(&id); errors.Is(err, store.ErrNotFound) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("read the GitHub App: %w", err)
+		}
+		for _, q := range []string{dropSecretsSQL, dropAppSQL} {
+			if _, err := tx.Exec(q); err != nil {
+				return fmt.Errorf("drop the GitHub App: %w", err)
+			}
+		}
+		tx.Wake(topic)
+		return audit.Record(tx, audit.Entry{Who: by, Action: "github-app.drop", Subject: fmt.Sprint(id)})
+	})
+	if err != nil {
+		return err
+	}
+	return s.load(ctx)
+}
+
 // console is who acts by a token of the console.
 const console = "system: set-up page, with a token of the console"
 

@@ -8,6 +8,9 @@ ON CONFLICT (one) DO UPDATE SET revision = excluded.revision, web = excluded.web
   name = excluded.name, owner_id = excluded.owner_id, owner = excluded.owner, client_id = excluded.client_id, set_at = excluded.set_at`
 	touchSQL = `UPDATE github_app SET revision = $1 WHERE one = 1`
 
+	appIDSQL   = `SELECT app_id FROM github_app WHERE one = 1`
+	dropAppSQL = `DELETE FROM github_app`
+
 	secretsSQL       = `SELECT id, kind, sealed, until FROM github_secrets ORDER BY made_at DESC, id DESC`
 	dropSecretsSQL   = `DELETE FROM github_secrets`
 	addSecretSQL     = `INSERT INTO github_secrets (id, kind, sealed, sealed_key_id, made_at) VALUES ($1, $2, $3, $4, $5)`
