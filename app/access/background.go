@@ -57,6 +57,9 @@ func (g *Gate) soon() time.Duration { return time.Duration(float64(g.age) * ahea
 func (g *Gate) Start(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.life.Err() != nil {
+		return nil
+	}
 	g.running.Add(1)
 	go func() {
 		defer g.running.Done()

@@ -33,6 +33,7 @@ type view struct {
 	who      Person
 	now      time.Time
 	yes      bool
+	eager    bool // to be asked again as soon as a no
 }
 
 // denyAge is how old a refusal may be: somebody who just got access shouldn't wait for as long as Age. It is the same for
@@ -82,7 +83,7 @@ func (g *Gate) current(ctx context.Context, look func() (view, error)) (stale bo
 		g.saw(v)
 		oldest := v.now.Add(-g.age)
 		need := oldest
-		if !v.yes {
+		if !v.yes || v.eager {
 			need = v.now.Add(-min(denyAge, g.age))
 		}
 		if !v.standing.since(need) {

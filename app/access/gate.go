@@ -180,12 +180,13 @@ func (g *Gate) Named(ctx context.Context, who Person, name string) (Grant, error
 }
 
 func (g *Gate) grant(ctx context.Context, who Person, query string, arg any) (Grant, error) {
-	out := Grant{who: who}
+	var out Grant
 	stale, err := g.current(ctx, func() (v view, err error) {
 		err = g.db.Read(ctx, func(tx *store.Tx) error {
-			v = view{who: who, now: tx.Now()}
+			v, out = view{who: who, now: tx.Now()}, Grant{who: who}
 			var source string
-			err := tx.Row(query, who.id, arg).Scan(append(repoDest(&out.repo, &source, &out.level), v.standing.dest()...)...)
+			dest := append(append(repoDest(&out.repo, &source), &out.level), v.standing.dest()...)
+			err := tx.Row(query, who.id, arg).Scan(dest...)
 			if errors.Is(err, store.ErrNotFound) { // nobody
 				return nil
 			}
@@ -251,10 +252,11 @@ func (g *Gate) List(ctx context.Context, who Person) (List, error) {
 			}
 			if who.github != 0 {
 				out.AsOf = v.standing.listed
-				out.Repos, err = store.All(tx, scanRepo, listedSQL, who.id)
+				out.Repos, err = listOf(tx, who.id)
 			} else if who.Dev() && g.dev {
 				out.Repos, err = store.All(tx, scanRepo, reposSQL)
 			}
+			v.eager = len(out.Repos) == 0 // who has none waits to see one
 			return err
 		})
 		return v, err
@@ -272,23 +274,21 @@ func (g *Gate) List(ctx context.Context, who Person) (List, error) {
 func ReadRepo(tx *store.Tx, id github.RepoID) (Repo, error) {
 	var r Repo
 	var source string
-	dest := repoDest(&r, &source, nil)
-	if err := tx.Row(readRepoSQL, int64(id)).Scan(dest[:len(dest)-1]...); err != nil {
+	if err := tx.Row(readRepoSQL, int64(id)).Scan(repoDest(&r, &source)...); err != nil {
 		return r, fmt.Errorf("read Repo %d: %w", id, err)
 	}
 	r.Dev = source == sourceDev
 	return r, nil
 }
 
-// repoDest takes repoColumns and a level.
-func repoDest(r *Repo, source *string, level *github.Level) []any {
-	return []any{&r.ID, source, &r.Name, &r.CloneURL, &r.Private, &r.Archived, &r.DefaultBranch, &r.Installation, &r.Account, level}
+// repoDest takes repoColumns.
+func repoDest(r *Repo, source *string) []any {
+	return []any{&r.ID, source, &r.Name, &r.CloneURL, &r.Private, &r.Archived, &r.DefaultBranch, &r.Installation, &r.Account}
 }
 
 func scanRepo(scan func(...any) error) (r Repo, err error) {
 	var source string
-	var level github.Level
-	err = scan(repoDest(&r, &source, &level)...)
+	err = scan(repoDest(&r, &source)...)
 	r.Dev = source == sourceDev
 	return r, err
 }

@@ -8,22 +8,36 @@ import (
 	"github.com/claude-hub/claude-hub/store"
 )
 
+// allowed is a Repo of somebody's list.
+type allowed struct {
+	Repo
+	level github.Level
+}
+
+func scanAllowed(scan func(...any) error) (a allowed, err error) {
+	var source string // GitHub's
+	return a, scan(append(repoDest(&a.Repo, &source), &a.level)...)
+}
+
+// listOf is a person's list, by name.
+func listOf(tx *store.Tx, person string) ([]Repo, error) {
+	all, err := store.All(tx, scanAllowed, listedSQL, person)
+	repos := make([]Repo, len(all))
+	for i, a := range all {
+		repos[i] = a.Repo
+	}
+	return repos, err
+}
+
 // keepList makes list the person's, as of asked. It writes what differs, which is usually nothing.
 func (g *Gate) keepList(tx *store.Tx, person string, asked time.Time, list []listed) error {
-	type had struct {
-		Repo
-		level github.Level
-	}
-	before := map[github.RepoID]had{}
-	rows, err := store.All(tx, func(scan func(...any) error) (h had, err error) {
-		var source string
-		return h, scan(repoDest(&h.Repo, &source, &h.level)...)
-	}, listedSQL, person)
+	rows, err := store.All(tx, scanAllowed, listedSQL, person)
 	if err != nil {
 		return fmt.Errorf("read the list of %s: %w", person, err)
 	}
-	for _, h := range rows {
-		before[h.ID] = h
+	before := map[github.RepoID]allowed{}
+	for _, a := range rows {
+		before[a.ID] = a
 	}
 	for _, l := range list {
 		level := l.Level

@@ -75,6 +75,9 @@ func (g *Gate) IssueToken(ctx context.Context, login, name string, life time.Dur
 	if !g.dev {
 		return Person{}, "", fault.New(fault.Refused, "Dev login is off, so there is nobody to issue a token to.")
 	}
+	if err := checkLife(life); err != nil {
+		return Person{}, "", err
+	}
 	return g.issueDev(ctx, login, credential{kind: kindToken, name: name, life: life})
 }
 
@@ -223,16 +226,19 @@ func (g *Gate) whose(ctx context.Context, secret, kind string) (Person, error) {
 // SignOut ends the session or token with this secret.
 func (g *Gate) SignOut(ctx context.Context, secret string) error {
 	return g.db.Write(ctx, func(tx *store.Tx) error {
-		var person string
-		err := tx.Row(credentialOfSQL, hash(secret)).Scan(&person)
+		var person, kind string
+		err := tx.Row(credentialOfSQL, hash(secret)).Scan(&person, &kind)
 		if errors.Is(err, store.ErrNotFound) {
 			return nil
 		}
 		if err == nil {
 			_, err = tx.Exec(deleteCredentialSQL, hash(secret))
-			tx.Wake(topic(person))
 		}
-		return err
+		if err != nil {
+			return fmt.Errorf("sign out: %w", err)
+		}
+		tx.Wake(topic(person))
+		return audit.Record(tx, audit.Entry{Who: person, Action: "sign-out." + kind, Subject: person})
 	})
 }
 

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/claude-hub/claude-hub/app/audit"
 	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/app/seal"
@@ -25,6 +27,9 @@ const (
 	nameAge = time.Hour
 	// retryAfter is how long GitHub is left alone about a person after it didn't answer.
 	retryAfter = 10 * time.Second
+	// What failed within soonFailed is tried once more after soonAgain.
+	soonFailed = 2 * time.Second
+	soonAgain  = 300 * time.Millisecond
 	// pollEvery is how often a claim of another Hub is looked at, beside its wakeup.
 	pollEvery = time.Second
 )
@@ -95,6 +100,7 @@ type question struct {
 	expires, named time.Time
 	asked          time.Time // when it was claimed
 	forgets        int64
+	again          bool // the last question went unanswered too
 }
 
 var (
@@ -153,7 +159,7 @@ func (g *Gate) claim(ctx context.Context, person string, since time.Time) (quest
 		var trouble string
 		err := tx.Row(tx.Locked(askSQL), person).Scan(&appID, &tokens, &q.pair, store.At(&q.expires), store.At(&q.named), store.At(&s.listed),
 			&s.forgets, &s.heard, &claimed, store.At(&until), store.At(&retry), &trouble, &q.github)
-		q.forgets = s.forgets
+		q.forgets, q.again = s.forgets, trouble != ""
 		switch {
 		case errors.Is(err, store.ErrNotFound) || err == nil && tokens == nil:
 			return &signedOutError{}
@@ -196,7 +202,11 @@ func (g *Gate) follow(ctx context.Context, q question) error {
 	if err != nil {
 		return g.trouble(ctx, q, err)
 	}
+	began := time.Now()
 	said, err := g.ask(ctx, app, &q)
+	if github.Unavailable.Is(err) && time.Since(began) < soonFailed && pause(ctx, soonAgain) { // one bad answer is no outage
+		said, err = g.ask(ctx, app, &q)
+	}
 	if github.Unauthorized.Is(err) {
 		return g.signOutAtGitHub(ctx, q, "GitHub ended the sign-in")
 	}
@@ -224,6 +234,18 @@ func (g *Gate) follow(ctx context.Context, q question) error {
 		tx.After(func() { g.knows(q.person, q.asked) })
 		return g.keepList(tx, q.person, q.asked, said.list)
 	})
+}
+
+// pause waits, and says whether ctx still goes on.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // keepClaim says that this Hub still asks, until ctx ends. It ends ctx when the claim is another's.
@@ -298,11 +320,12 @@ func (g *Gate) listOf(ctx context.Context, app *github.App, q *question) (answer
 	return said, err
 }
 
-// repositories are those of all installations that are the person's. What GitHub doesn't let them see of an installation (it
-// was suspended, or removed this moment, or the organization wants a single sign-on) is nothing.
+// repositories are those of all installations that are the person's. What GitHub refuses to show them (an installation was
+// suspended, or removed this moment, an organization wants a single sign-on, their account was suspended) is nothing: that is
+// an answer and no outage.
 func repositories(ctx context.Context, app *github.App, user *github.User) ([]listed, error) {
 	installations, err := user.Installations(ctx)
-	if err != nil {
+	if err != nil && !github.Forbidden.Is(err) && !github.Suspended.Is(err) {
 		return nil, err
 	}
 	var all []listed
@@ -369,7 +392,11 @@ func (g *Gate) trouble(ctx context.Context, q question, why error) error {
 	retry := g.db.Now().Add(retryAfter)
 	var e *github.Error
 	if errors.As(why, &e) {
-		g.log.Warn().Str("kind", string(e.Kind)).Str("detail", e.Detail).Str("person", q.person).Msg("GitHub could not be asked what a person may use")
+		level := zerolog.WarnLevel
+		if q.again { // it was said
+			level = zerolog.DebugLevel
+		}
+		g.log.WithLevel(level).Str("kind", string(e.Kind)).Str("detail", e.Detail).Str("person", q.person).Msg("GitHub could not be asked what a person may use")
 		if e.Kind == github.RateLimited {
 			retry = g.byOurClock(e.Until)
 		}

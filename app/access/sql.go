@@ -16,7 +16,7 @@ ON CONFLICT (github_id) DO UPDATE SET login = excluded.login`
 VALUES ($1, $2, $3, $4, $5, $5, $6, $7, $8)`
 	credentialSQL = `SELECT p.id, p.source, p.login, COALESCE(p.github_id, 0), c.kind, c.seen_at, c.expires_at, c.scopes, c.repos, ` + standingColumns + `
 FROM credentials c JOIN people p ON p.id = c.person_id LEFT JOIN github_people g ON g.person_id = p.id WHERE c.hash = $1`
-	credentialOfSQL     = `SELECT person_id FROM credentials WHERE hash = $1`
+	credentialOfSQL     = `SELECT person_id, kind FROM credentials WHERE hash = $1`
 	credentialEndsSQL   = `SELECT expires_at FROM credentials WHERE hash = $1`
 	seenSQL             = `UPDATE credentials SET seen_at = $2 WHERE hash = $1`
 	deleteCredentialSQL = `DELETE FROM credentials WHERE hash = $1`
@@ -44,7 +44,7 @@ WHERE repos.source = 'github' AND repos.seen_at <= excluded.seen_at`
 	repoColumns = `COALESCE(r.id, 0), COALESCE(r.source, ''), COALESCE(r.name, ''), COALESCE(r.clone_url, ''), COALESCE(r.private, 0),
 COALESCE(r.archived, 0), COALESCE(r.default_branch, ''), COALESCE(r.installation_id, 0), COALESCE(r.account_id, 0)`
 	readRepoSQL = `SELECT ` + repoColumns + ` FROM repos r WHERE r.id = $1`
-	reposSQL    = `SELECT ` + repoColumns + `, '' FROM repos r ORDER BY r.name, r.id`
+	reposSQL    = `SELECT ` + repoColumns + ` FROM repos r ORDER BY r.name, r.id`
 	listedSQL   = `SELECT ` + repoColumns + `, a.level FROM repo_access a JOIN repos r ON r.id = a.repo_id AND r.source = 'github'
 WHERE a.person_id = $1 ORDER BY r.name, r.id`
 

@@ -110,10 +110,11 @@ func (g *Gate) checkToken(ctx context.Context, who Person, o *TokenOptions) erro
 		return fault.Field("name", "Say in 1 to %d characters what the token is for.", maxTokenName)
 	case len(o.Scopes) == 0:
 		return fault.Field("scopes", "Choose at least one thing that the token may do: %s.", join(Scopes()))
-	case o.Life < time.Minute || o.Life > MaxTokenLife:
-		return fault.Field("life", "A token lives for 1 to %d days.", MaxTokenLife/(24*time.Hour))
 	case len(o.Repos) > maxTokenRepos:
 		return fault.Field("repos", "A token is for at most %d named Repos. Name none for all that you may use.", maxTokenRepos)
+	}
+	if err := checkLife(o.Life); err != nil {
+		return err
 	}
 	slices.Sort(o.Scopes)
 	o.Scopes = slices.Compact(o.Scopes)
@@ -145,6 +146,13 @@ func (g *Gate) checkToken(ctx context.Context, who Person, o *TokenOptions) erro
 	}
 	if len(o.Repos) == 0 {
 		o.Repos = nil
+	}
+	return nil
+}
+
+func checkLife(life time.Duration) error {
+	if life < time.Minute || life > MaxTokenLife {
+		return fault.Field("life", "A token lives for at least a minute and at most %d days.", MaxTokenLife/(24*time.Hour))
 	}
 	return nil
 }
