@@ -36,12 +36,12 @@ var arrows = map[string]string{
 	"app/proposal":    "store envspec app/access app/checks app/environment app/fault app/fleet app/github app/variable runner/redact runner/wire",
 	"app/session":     "store app/access app/github app/environment app/variable app/fleet app/audit app/fault runner/wire",
 
-	"handlers":           "store envspec app/fault app/access app/environment app/proposal app/variable app/session app/fleet app/setup handlers/request handlers/api handlers/web handlers/runnerapi",
+	"handlers":           "store envspec app/fault app/access app/environment app/proposal app/variable app/session app/fleet app/setup handlers/request handlers/api handlers/web handlers/webhook handlers/runnerapi",
 	"handlers/request":   "app/fault",
 	"handlers/webhook":   "store app/github app/checks app/audit app/fault",
 	"handlers/runnerapi": "store app/fleet app/fault runner/wire",
 	"handlers/api":       "handlers/request store envspec app/fault app/github app/access app/environment app/proposal app/variable app/session app/fleet runner/wire",
-	"handlers/web":       "handlers/request runner/redact store envspec app/fault app/github app/setup app/access app/environment app/proposal app/variable app/session app/fleet runner/wire",
+	"handlers/web":       "handlers/request handlers/webhook runner/redact store envspec app/fault app/github app/setup app/access app/environment app/proposal app/variable app/session app/fleet runner/wire",
 
 	"runner/sandbox/oci": "runner/sandbox",
 	"runner/image":       "runner/sandbox",

@@ -25,6 +25,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/token"
 	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/handlers"
+	"github.com/claude-hub/claude-hub/handlers/webhook"
 	"github.com/claude-hub/claude-hub/store"
 )
 
@@ -43,6 +44,7 @@ type hub struct {
 	sessions  *session.Service
 	proposals *proposal.Service
 	checks    *checks.Reconciler
+	webhook   *webhook.Service
 	listener  net.Listener
 	server    *http.Server
 	stopping  chan struct{} // closed when streams and long polls should end
@@ -110,12 +112,17 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	h.proposals = proposal.New(db, h.app, h.gate, h.env, h.fleet, proposal.Options{PublicURL: url, AutoTest: cfg.Hub.AutoTest, Log: log})
 	h.sessions = session.New(db, h.env, h.fleet, session.Options{IdleAfter: cfg.Hub.IdleAfter, DiskSize: int64(cfg.Hub.SessionDisk)})
 	h.checks = checks.New(db, h.app, checks.Options{Log: log})
+	if h.webhook, err = webhook.New(db, webhook.Options{
+		GitHub: h.app, Access: h.gate, Setup: h.setup, Proposals: h.proposals, Builds: h.env, Log: log,
+	}); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
 
 	if cfg.Dev.Login && !onLoopback(h.listener.Addr()) {
 		log.Warn().Str("listen", h.listener.Addr().String()).Msg("dev login is on: whoever reaches this address may sign in under any name and run commands in Sandboxes")
 	}
 	routes, err := handlers.New(handlers.Deps{
-		DB: db, Gate: h.gate, Setup: h.setup, Fleet: h.fleet, Vault: h.vault, Environments: h.env, Proposals: h.proposals, Sessions: h.sessions, PublicURL: h.url, Version: version, Stopping: h.stopping, Log: log,
+		DB: db, Gate: h.gate, Setup: h.setup, Fleet: h.fleet, Vault: h.vault, Environments: h.env, Proposals: h.proposals, Sessions: h.sessions, Webhook: h.webhook, PublicURL: h.url, Version: version, Stopping: h.stopping, Log: log,
 	})
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
@@ -156,6 +163,9 @@ func (h *hub) run(ctx context.Context) error {
 	if err := h.setup.Start(ctx); err != nil {
 		return fmt.Errorf("start the set-up of the GitHub App: %w", err)
 	}
+	if err := h.webhook.Start(ctx); err != nil {
+		return fmt.Errorf("start to work off webhooks: %w", err)
+	}
 	failed := make(chan error, 1)
 	go func() { failed <- h.server.Serve(h.listener) }()
 	known, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
@@ -181,6 +191,7 @@ func (h *hub) run(ctx context.Context) error {
 	if e := h.server.Shutdown(grace); e != nil {
 		err = errors.Join(err, h.server.Close())
 	}
+	h.webhook.Stop()
 	h.proposals.Stop()
 	h.checks.Stop()
 	h.gate.Stop()

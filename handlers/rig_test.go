@@ -19,6 +19,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/apptest"
 	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/handlers"
+	"github.com/claude-hub/claude-hub/handlers/webhook"
 	"github.com/claude-hub/claude-hub/runner/wire"
 	"github.com/claude-hub/claude-hub/store"
 )
@@ -26,6 +27,7 @@ import (
 // site is a whole Hub behind HTTP.
 type site struct {
 	*apptest.Hub
+	hook *webhook.Service
 	t    *testing.T
 	url  string
 	stop chan struct{}
@@ -46,6 +48,12 @@ func siteOf(t *testing.T, hub *apptest.Hub) *site {
 func siteOn(t *testing.T, server *httptest.Server, hub *apptest.Hub) *site {
 	t.Helper()
 	s := &site{Hub: hub, t: t, stop: make(chan struct{})}
+	var err error
+	if s.hook, err = webhook.New(hub.DB, webhook.Options{
+		GitHub: hub.App, Access: hub.Gate, Setup: hub.Setup, Builds: hub.Environments, Proposals: hub.Proposals, Log: zerolog.New(zerolog.NewTestWriter(t)),
+	}); err != nil {
+		t.Fatal(err)
+	}
 	s.url = "http://" + server.Listener.Addr().String()
 	h, err := handlers.New(s.deps())
 	if err != nil {
@@ -60,10 +68,13 @@ func siteOn(t *testing.T, server *httptest.Server, hub *apptest.Hub) *site {
 
 func (s *site) deps() handlers.Deps {
 	return handlers.Deps{
-		DB: s.DB, Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Proposals: s.Proposals, Setup: s.Setup, Fleet: s.Fleet, Vault: s.Vault, PublicURL: s.url, Version: "test",
+		DB: s.DB, Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Proposals: s.Proposals, Setup: s.Setup, Fleet: s.Fleet, Vault: s.Vault, Webhook: s.hook, PublicURL: s.url, Version: "test",
 		Stopping: s.stop, Log: zerolog.New(zerolog.NewTestWriter(s.t)).Level(zerolog.WarnLevel),
 	}
 }
+
+// noProposals is of tests that have no pull request.
+type noProposals struct{ webhook.Proposals }
 
 // token is one for the API.
 func (s *site) token(login string) string {

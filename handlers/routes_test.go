@@ -45,7 +45,7 @@ func (r route) in(repo string) string {
 // routes walks both muxes: a route that is added later is in every test here from then on.
 func routes(t *testing.T, s *site, ids map[string]string) []route {
 	t.Helper()
-	pages, err := web.New(web.Deps{Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Proposals: s.Proposals, Setup: s.Setup, Fleet: s.Fleet, Vault: s.Vault, Changes: s.DB, Now: s.DB.Now, PublicURL: &url.URL{Scheme: "http", Host: "hub"}})
+	pages, err := web.New(web.Deps{Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Proposals: s.Proposals, Setup: s.Setup, Fleet: s.Fleet, Vault: s.Vault, Deliveries: s.hook, Changes: s.DB, Now: s.DB.Now, PublicURL: &url.URL{Scheme: "http", Host: "hub"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func (s *site) furnish(t *testing.T, g access.Grant) []route {
 		t.Fatal(err)
 	}
 	return routes(t, s, map[string]string{
-		"repo": g.Repo().ID.String(), "test": v.TestBuild, "session": sn.ID, "number": "1", "runner": r.ID, "file": "style.css", "channel": "0", "shared": "HUB_WIDE", "variable": "NPM", "token": "0123456789abcdef",
+		"repo": g.Repo().ID.String(), "test": v.TestBuild, "session": sn.ID, "number": "1", "runner": r.ID, "file": "style.css", "delivery": "g-1", "channel": "0", "shared": "HUB_WIDE", "variable": "NPM", "token": "0123456789abcdef",
 	})
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/claude-hub/claude-hub/handlers/api"
 	"github.com/claude-hub/claude-hub/handlers/runnerapi"
 	"github.com/claude-hub/claude-hub/handlers/web"
+	"github.com/claude-hub/claude-hub/handlers/webhook"
 	"github.com/claude-hub/claude-hub/store"
 )
 
@@ -35,8 +36,7 @@ type Deps struct {
 	Setup        *setup.Service
 	Fleet        *fleet.Fleet
 	Vault        *variable.Vault
-	// Webhook takes GitHub's deliveries; nil: none are taken.
-	Webhook http.Handler
+	Webhook      *webhook.Service
 	// PublicURL is how people and Runners reach this Hub. Over https, cookies are bound to it (__Host-).
 	PublicURL string
 	Version   string // of claude-hub
@@ -54,7 +54,7 @@ func New(d Deps) (http.Handler, error) {
 	https := public.Scheme == "https"
 
 	pages, err := web.New(web.Deps{
-		Gate: d.Gate, Environments: d.Environments, Proposals: d.Proposals, Sessions: d.Sessions, Setup: d.Setup, Fleet: d.Fleet, Vault: d.Vault, Changes: d.DB, Now: d.DB.Now,
+		Gate: d.Gate, Environments: d.Environments, Proposals: d.Proposals, Sessions: d.Sessions, Setup: d.Setup, Fleet: d.Fleet, Vault: d.Vault, Deliveries: d.Webhook, Changes: d.DB, Now: d.DB.Now,
 		PublicURL: public, SecureCookies: https, Version: d.Version, Stopping: d.Stopping,
 	})
 	if err != nil {
@@ -83,9 +83,7 @@ func New(d Deps) (http.Handler, error) {
 		return d.DB.Read(ctx, func(*store.Tx) error { return nil })
 	}))
 	r.Path("/schemas/environment.v1.json").Methods(http.MethodGet, http.MethodHead).HandlerFunc(environmentSchema)
-	if d.Webhook != nil {
-		r.Path(setup.HookPath).Handler(d.Webhook) // GitHub: a signature, no cookies, limits of its own
-	}
+	r.Path(setup.HookPath).Handler(d.Webhook)                         // GitHub: a signature, no cookies, limits of its own
 	r.PathPrefix(runnerPath).Handler(runners)                         // Runners: a token each, limits of its own
 	r.PathPrefix(api.Prefix + "/").Handler(limited(bodyLimit, calls)) // the CLI and programs: a token, no cookies
 	r.PathPrefix("/").Handler(browser)                                // pages

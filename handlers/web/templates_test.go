@@ -16,6 +16,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/session"
 	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/envspec"
+	"github.com/claude-hub/claude-hub/handlers/webhook"
 	"github.com/claude-hub/claude-hub/runner/wire"
 )
 
@@ -204,6 +205,9 @@ func everyPage(now time.Time) map[string][]any {
 	}
 	pages["sessions"] = append(pages["sessions"], sessionsPage{Page: moving, Current: &version, Runners: runners, AnyFit: true, Sessions: rows, Lacking: lacking})
 	maps.Copy(pages, setupPages(base, now))
+	pages["deliveries"] = []any{deliveriesPage{Page: base}, deliveriesPage{Page: moving, Asides: []webhook.Aside{
+		{ID: "g-1", Event: hostile, Action: hostile, Received: now.Add(-time.Hour), Set: now, Tries: 1, Why: hostile}, {ID: "g-2", Event: "push", Set: now, Tries: 12, Why: "It failed."},
+	}}}
 	for _, before := range []int{0, 1} {
 		pages["version"] = append(pages["version"], versionPage{Page: moving, Version: version, Current: true, Before: before, Changed: diff, Runner: hostile, YAML: hostile, Awake: 1, Moved: []variable.Moved{{Name: "A", Shared: hostile, At: now, By: hostile}}, Variables: variables, Lacking: lacking},
 			versionPage{Page: inRepo("versions"), Version: environment.Version{Number: 1, Spec: specs[1], AppliedAt: now}, Before: before})

@@ -46,6 +46,7 @@ type Deps struct {
 	Setup        *setup.Service
 	Fleet        *fleet.Fleet
 	Vault        *variable.Vault
+	Deliveries   Deliveries
 	Changes      Changes
 	Now          func() time.Time
 	PublicURL    *url.URL
@@ -115,6 +116,8 @@ func (w *Web) routes() *mux.Router {
 	get("/account/tokens", w.signedIn(w.tokens))
 	post("/account/tokens", w.signedIn(w.createToken))
 	post("/account/tokens/{token}/revoke", w.signedIn(w.revokeToken))
+	get("/deliveries", w.signedIn(w.deliveries))
+	post("/deliveries/{delivery}/again", w.signedIn(w.tryDeliveryAgain))
 	get("/runners", w.signedIn(w.runners))
 	post("/runners/registrations", w.signedIn(w.newRegistration))
 	post("/runners/{runner}/revoke", w.signedIn(w.revokeRunner))
