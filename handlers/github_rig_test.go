@@ -160,3 +160,11 @@ func (b *browser) tokenOf(scopes ...access.Scope) string {
 }
 
 func pathOf(repo githubtest.Repo) string { return "/repos/" + github.RepoID(repo.ID).String() }
+
+// ids are Repos as tokens are limited to them.
+func (b *browser) ids(repos ...githubtest.Repo) (all []github.RepoID) {
+	for _, r := range repos {
+		all = append(all, github.RepoID(r.ID))
+	}
+	return all
+}

@@ -228,7 +228,7 @@ func TestEnteringARepoIsCheckedUpFront(t *testing.T) {
 		refused := func(text string, status int, code, says string) page {
 			t.Helper()
 			p := b.post("/open", url.Values{"repo": {text}})
-			b.want(p, status, says, `value="`+text+`"`, `href="`+install)
+			b.want(p, status, says, `value="`+text+`"`, `href="/setup/install"`)
 			a := w.api(http.MethodPost, "/repos/open", token, map[string]string{"repo": text}, nil)
 			if a.status != status || !strings.Contains(a.body, `"code":"`+code+`"`) || !strings.Contains(a.body, says) || !strings.Contains(a.body, `"install_url":"`+install) {
 				t.Errorf("%s by the API: %d %s", text, a.status, a.body)

@@ -48,5 +48,14 @@ func (w *Web) openRepo(rw http.ResponseWriter, r *http.Request, who access.Perso
 	if e.NotInstalled {
 		status = http.StatusConflict
 	}
-	return w.showOpen(rw, r, status, form, e.InstallURL)
+	return w.showOpen(rw, r, status, form, w.installPath())
+}
+
+// installPath is the link to where the App is installed, by way of the Hub, which remembers who left; empty: there is no App,
+// or it isn't known yet what it is called.
+func (w *Web) installPath() string {
+	if w.d.Gate.InstallURL() == "" {
+		return ""
+	}
+	return "/setup/install"
 }

@@ -100,7 +100,7 @@ func (w *Web) repos(rw http.ResponseWriter, r *http.Request, who access.Person) 
 		}
 	}
 	if _, err := w.d.Gate.App(); err == nil {
-		p.App, p.InstallURL = true, w.d.Gate.InstallURL()
+		p.App, p.InstallURL = true, w.installPath()
 	}
 	runners, err := w.d.Fleet.Runners(r.Context())
 	if err != nil {
