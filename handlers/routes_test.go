@@ -13,6 +13,7 @@ import (
 
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/apptest"
+	"github.com/claude-hub/claude-hub/app/environment"
 	"github.com/claude-hub/claude-hub/app/github/githubtest"
 	"github.com/claude-hub/claude-hub/app/github/githubtest/checked"
 	"github.com/claude-hub/claude-hub/app/session"
@@ -112,8 +113,21 @@ func (s *site) furnish(t *testing.T, g access.Grant) []route {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// What a look at a pull request would have left: this Hub has no App.
+	err = s.DB.Write(t.Context(), func(tx *store.Tx) error {
+		const head = "0123456789abcdef0123456789abcdef01234567"
+		if _, err := s.Environments.Propose(tx, g, environment.Proposal{Number: 7, Commit: head, Spec: recipe}); err != nil {
+			return err
+		}
+		_, err := tx.Exec(`INSERT INTO proposals (repo_id, number, version, title, url, author_id, author, head_sha, base_ref, to_default, fork, state, file, problems, updated_at)
+VALUES ($1, 7, 1, 'a title', 'https://github.com/acme/rocket/pull/7', 1, 'ana', $2, 'main', 1, 0, 'open', 'valid', '[]', $3)`, int64(g.Repo().ID), head, tx.Now())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	return routes(t, s, map[string]string{
-		"repo": g.Repo().ID.String(), "test": v.TestBuild, "session": sn.ID, "number": "1", "runner": r.ID, "file": "style.css", "delivery": "g-1", "channel": "0", "shared": "HUB_WIDE", "variable": "NPM", "token": "0123456789abcdef",
+		"repo": g.Repo().ID.String(), "test": v.TestBuild, "session": sn.ID, "number": "1", "runner": r.ID, "file": "style.css", "delivery": "g-1", "channel": "0", "shared": "HUB_WIDE", "variable": "NPM", "proposal": "7", "token": "0123456789abcdef",
 	})
 }
 

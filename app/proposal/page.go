@@ -39,9 +39,9 @@ type Detail struct {
 	Missing []string             // those without a value
 	Verdict environment.Verdict  // of the draft
 	Tests   []environment.TestBuild
-	// Says is what the check run says of it: its title and a sentence.
-	Title, Says string
-	Drift       []string
+	// Heading and Says are what the check run says of it: its title and a sentence.
+	Heading, Says string
+	Drift         []string
 	// Withheld: a Test build of it runs without Sensitive values and Links, and doesn't count.
 	Withheld bool
 }
@@ -71,11 +71,11 @@ func (s *Service) Get(ctx context.Context, g access.Grant, number int) (Detail, 
 			Verdict: one.verdict, Tests: one.tests, Withheld: one.secret(),
 		}
 		if p.State == Closed || p.File == None && p.Outcome == "" {
-			d.Title, d.Says = "Proposes nothing", "This pull request proposes no Environment, or was closed."
+			d.Heading, d.Says = "Proposes nothing", "This pull request proposes no Environment, or was closed."
 			return nil
 		}
 		o := one.judge()
-		d.Title, d.Says = o.title, o.sentence
+		d.Heading, d.Says = o.title, o.sentence
 		if d.Draft != nil {
 			d.Changes, d.Drift = envspec.Explain(one.before(), d.Draft.Spec), one.drift()
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/environment"
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/app/proposal"
 	"github.com/claude-hub/claude-hub/app/session"
 	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/envspec"
@@ -90,7 +91,28 @@ func everyPage(now time.Time) map[string][]any {
 		{Token: access.Token{ID: "t3", Name: "old", Repos: []github.RepoID{1}}, Hidden: 1},
 	}
 	tokenForm := Form{Values: map[string]string{"name": hostile, "repos": hostile, "life": "7"}, General: hostile, Errors: []FieldError{{"name", hostile}, {"scopes", hostile}, {"repos", hostile}, {"life", hostile}}}
+	pull := proposal.Proposal{Number: 7, Title: hostile, URL: "https://github.com/" + hostile, Author: github.Account{Login: hostile}, SHA: "0123456789abcdef0123456789abcdef01234567", Base: hostile, State: proposal.Open, File: proposal.Valid, UpdatedAt: now}
+	fork, wrongPull, mergedPull := pull, pull, pull
+	fork.Fork, fork.ToDefault = true, true
+	wrongPull.File, wrongPull.Problems = proposal.Invalid, []proposal.Problem{{File: hostile, Line: 3, Column: 1, Message: hostile}, {File: "x", Line: 1, Message: hostile, Warning: true}}
+	mergedPull.State, mergedPull.MergedSHA, mergedPull.MergedBy, mergedPull.Outcome = proposal.Merged, pull.SHA, hostile, proposal.Needs
+	proposed := environment.Draft{ID: "p", Revision: 1, Spec: spec, PullRequest: 7, Commit: pull.SHA}
+	detail := func(p proposal.Proposal) proposal.Detail {
+		return proposal.Detail{Proposal: p, Draft: &proposed, Web: draft, Current: &version, Changes: changes, Heading: hostile, Says: hostile, Drift: []string{hostile}, Withheld: p.Fork}
+	}
 	pages := map[string][]any{
+		"proposals": {
+			proposalsPage{Page: inRepo("proposals"), File: proposal.Path},
+			proposalsPage{Page: moving, File: proposal.Path, Proposals: []ProposalRow{{pull, "0123456789ab", "valid"}, {fork, "0123456789ab", "invalid"}}},
+		},
+		"proposal": {
+			proposalPage{Page: inRepo("proposals"), Proposal: proposal.Detail{Proposal: wrongPull, Heading: hostile, Says: hostile}, Path: "/x"},
+			proposalPage{Page: moving, Proposal: detail(fork), Path: "/x", Diff: diff, Values: []ProposedValue{{Name: "A", Query: "A"}, {Name: "B", Query: "B", Lost: true}, {Name: "C", Link: hostile}}, Runners: runners, AnyFit: true, Start: wrong},
+			proposalPage{Page: moving, Proposal: detail(mergedPull), Path: "/x", Diff: diff, Runners: runners[1:], Tests: []TestRow{testRow(environment.Running)}, Apply: wrong, Adopt: wrong, WebBase: 3, Own: true},
+			proposalPage{Page: moving, Proposal: detail(pull), Path: "/x"},
+		},
+		"proposed-value": {proposedValuePage{Page: inRepo("proposals"), Name: hostile, Number: 7, Form: Form{Values: map[string]string{"revision": "1"}}, Path: "/x"}, proposedValuePage{Page: moving, Name: "A", Number: 7, Form: named, Retype: true, Path: "/x"}},
+		"propose":        {proposePage{Page: inRepo("environment"), File: proposal.Path, YAML: hostile}, proposePage{Page: moving, File: proposal.Path, YAML: hostile, Files: []ProposedFile{{hostile, hostile}}, Sensitive: []string{"A", hostile}, NewFile: "https://github.com/new", EditFile: "https://github.com/edit"}},
 		"variable": {
 			variablePage{Page: inRepo("environment"), Form: Form{Values: map[string]string{"kind": envspec.KindPlain}}, Action: "/x"},
 			variablePage{Page: moving, Form: named, Old: hostile, Base: 3, Mark: "m", Was: named.Values, Before: variables[2], Shared: []string{"X", hostile}, Conflict: true, Theirs: conflicts, Taken: []TakenField{{"Note", hostile}}, Retype: true, Action: "/x"},

@@ -31,6 +31,7 @@ type TestRow struct {
 	Took              string
 	Final             bool
 	Phase             string // where it is, or where it failed
+	PullRequest       int    // whose draft it is of; 0: the web's
 }
 
 func testRows(tests []environment.TestBuild, runners []fleet.Runner, now time.Time) []TestRow {
@@ -42,7 +43,7 @@ func testRows(tests []environment.TestBuild, runners []fleet.Runner, now time.Ti
 		}
 		row := TestRow{
 			ID: t.ID, State: t.State, Runner: runnerName(runners, t.Runner), Revision: t.Revision, By: t.CreatedBy, At: t.CreatedAt,
-			Took: took(end.Sub(t.CreatedAt)), Final: t.Final(),
+			Took: took(end.Sub(t.CreatedAt)), Final: t.Final(), PullRequest: t.PullRequest,
 		}
 		if f := t.Detail.Failure; f != nil {
 			row.Phase = phaseTitle(f.Phase)
