@@ -98,12 +98,12 @@ func (p *Page) Link(t testing.TB, text string) string {
 }
 
 // Press presses the button with this text, after the fields of its form were filled in.
-func (b *Browser) Press(p *Page, button string, fields map[string]string) *Page {
+func (b *Browser) Press(p *Page, button string, fields url.Values) *Page {
 	b.t.Helper()
 	form, pressed := p.Form(b.t, button)
 	values := form.Fields
 	for k, v := range fields {
-		values.Set(k, v)
+		values[k] = v
 	}
 	if pressed.Name != "" {
 		values.Set(pressed.Name, pressed.Value)

@@ -50,6 +50,7 @@ type Options struct {
 	Database string            // URL or path; empty: SQLite in Dir
 	Hub      map[string]string // further keys of the section hub, as YAML
 	Runner   map[string]string // of the section runner
+	GitHub   map[string]string // of the section github
 	// NoDev: neither dev login nor Repos of the config, as a Hub with a GitHub App is in use.
 	NoDev bool
 }
@@ -229,6 +230,9 @@ func (w *World) WriteConfig() {
 		run[k] = v
 	}
 	section("hub", hub)
+	if len(w.Options.GitHub) > 0 {
+		section("github", w.Options.GitHub)
+	}
 	section("runner", run)
 	if !w.Options.NoDev {
 		fmt.Fprintf(&b, "dev:\n  login: true\n  repos:\n    - {id: 7, name: %s, url: %q}\n", w.Repo, "file://"+w.Remote)
