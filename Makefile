@@ -28,8 +28,8 @@ lint: ## gofmt, go vet, staticcheck
 	@go vet ./...
 	@go run $(STATIC) ./...
 
-e2e: deps-test build ## the whole story through CLI and HTTP, on SQLite and PostgreSQL
-	@CLAUDE_HUB_BINARY=$(abspath $(BINARY)) go test -count=1 -timeout 15m -v -run 'TestStory' ./e2e -args -long
+e2e: deps-test build ## the whole stories through CLI, pages and a GitHub of our own, on SQLite and PostgreSQL
+	@CLAUDE_HUB_BINARY=$(abspath $(BINARY)) go test -count=1 -timeout 25m -v -run 'TestStory' ./e2e ./e2e/github -args -long
 
 ROUNDS ?= 50
 SEED   ?= 1
