@@ -145,7 +145,7 @@ func (s *Service) web(typed string) (string, error) {
 	switch {
 	case typed == "" || strings.EqualFold(typed, github.Com().Web):
 		return "", nil
-	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.Path != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil:
+	case err != nil || u.Hostname() == "" || strings.HasSuffix(u.Host, ":") || u.Scheme != "https" && u.Scheme != "http" || u.Path != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil:
 		return "", fault.Field("web", "Write the address of your GitHub Enterprise Server and nothing more, such as https://github.example.com.")
 	case u.Scheme == "http" && !loopback(u.Hostname()):
 		return "", fault.Field("web", "The address must begin with https://: over http:// everybody on the way could read the App's key.")
