@@ -104,13 +104,18 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	}); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	h.fleet = fleet.New(db, fleet.Options{LogLimit: int64(cfg.Hub.LogLimit), Version: version, Tokens: token.Of(h.app, log), Log: log})
+	tokens := token.Of(h.app, log)
+	fleetOptions := fleet.Options{LogLimit: int64(cfg.Hub.LogLimit), Version: version, Tokens: tokens, Log: log}
+	if cfg.GitHub.Push {
+		fleetOptions.Push = tokens
+	}
+	h.fleet = fleet.New(db, fleetOptions)
 	h.setup = setup.New(db, h.seal, h.app, setup.Options{Given: given, PublicURL: url, Suggest: cfg.GitHub.URL, At: cfg.GitHub.At, Connect: makeApp(url), Gate: h.gate,
 		Changed: func(tx *store.Tx, in setup.Installation) error { return checks.Wake(tx, in.ID) }, Log: log})
 	h.vault = variable.New(db, h.seal, h.gate)
 	h.env = environment.New(db, h.fleet, h.vault, environment.Options{TestDeadline: cfg.Hub.TestDeadline, NoHostCredentials: !devMode(cfg)})
 	h.proposals = proposal.New(db, h.app, h.gate, h.env, h.fleet, proposal.Options{PublicURL: url, AutoTest: cfg.Hub.AutoTest, Log: log})
-	h.sessions = session.New(db, h.env, h.fleet, session.Options{IdleAfter: cfg.Hub.IdleAfter, DiskSize: int64(cfg.Hub.SessionDisk)})
+	h.sessions = session.New(db, h.env, h.fleet, session.Options{IdleAfter: cfg.Hub.IdleAfter, DiskSize: int64(cfg.Hub.SessionDisk), Gate: h.gate, GitHub: h.app})
 	h.checks = checks.New(db, h.app, checks.Options{Log: log})
 	if h.webhook, err = webhook.New(db, webhook.Options{
 		GitHub: h.app, Access: h.gate, Setup: h.setup, Proposals: h.proposals, Builds: h.env, Log: log,

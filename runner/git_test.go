@@ -284,6 +284,15 @@ func TestWhoMayOnlyReadFetchesAndIsToldHowToPush(t *testing.T) {
 	if out, code := i.try(id, typed); code != 0 || i.repo.Head("mine") == "" {
 		t.Errorf("with credentials of their own: %d %q, asked %q", code, out, i.received())
 	}
+	c := i.open(id, wire.ChannelSpec{Argv: []string{"git", "push", "origin", "HEAD:refs/heads/typed"}, TTY: true, Rows: 24, Cols: 80})
+	c.until("which ana doesn't have.")
+	c.until("Username for")
+	c.move([]byte("bo\n"), false)
+	c.until("Password for")
+	c.move([]byte(pat+"\n"), false)
+	if r := c.end(); r.exit.Code != 0 || i.repo.Head("typed") == "" {
+		t.Errorf("typed in the terminal: %+v", r)
+	}
 	if len(i.app.tokens()) != 2 {
 		t.Errorf("%d tokens were made", len(i.app.tokens()))
 	}

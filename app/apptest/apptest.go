@@ -90,6 +90,7 @@ func New(t testing.TB, db *store.DB, o Options) *Hub {
 	}
 	t.Cleanup(gate.Stop)
 	o.Setup.Gate, o.Setup.PublicURL = gate, cmp.Or(o.Setup.PublicURL, "https://hub.example")
+	o.Session.Gate, o.Session.GitHub = gate, o.Access.GitHub
 	f := fleet.New(db, o.Fleet)
 	vault := variable.New(db, sealer, gate)
 	env := environment.New(db, f, vault, o.Environment)

@@ -23,12 +23,15 @@ type GitHub struct {
 	PrivateKeyFile    string  `yaml:"private_key_file"`
 	WebhookSecrets    Secrets `yaml:"webhook_secrets"`
 	WebhookSecretFile string  `yaml:"webhook_secret_file"`
+
+	// Push lets git in Sessions push with tokens of the App, for who may push at GitHub. It goes with an App of any origin.
+	Push bool `yaml:"push"`
 }
 
 // maxWebhookSecrets is the present one and the one it replaces.
 const maxWebhookSecrets = 2
 
-// On says whether there is an App: any key but the addresses is set. One that is not whole is refused by Check, never taken for none.
+// On says whether there is an App: any key but the addresses and push is set. One that is not whole is refused by Check, never taken for none.
 func (g GitHub) On() bool {
 	return g.AppID != 0 || g.ClientID != "" || g.ClientSecret != "" || g.ClientSecretFile != "" || g.PrivateKey != "" ||
 		g.PrivateKeyFile != "" || len(g.WebhookSecrets) > 0 || g.WebhookSecretFile != ""

@@ -20,6 +20,7 @@ var (
 	_ fleet.Finder = (*Service)(nil)
 	_ fleet.Idler  = (*Service)(nil)
 	_ fleet.Cloner = (*Service)(nil)
+	_ fleet.Lender = (*Service)(nil)
 )
 
 // Payload is the Session as its Runner needs it: the version it should stand on and where its Workspace comes from.
@@ -50,6 +51,7 @@ func (s *Service) Payload(_ context.Context, tx *store.Tx, a fleet.Assignment) (
 		WorkBranch: sn.WorkBranch,
 		DiskSize:   sn.DiskSize,
 		IdleMS:     sn.idle.Milliseconds(),
+		Person:     s.person(sn),
 	})
 }
 

@@ -47,6 +47,10 @@ type Options struct {
 	StartDeadline time.Duration // of a start or a wake, a lazy build included; default one hour
 	StopDeadline  time.Duration // of going to sleep and of deleting; default 5 minutes
 	DiskSize      int64         // bytes of a new Session's disk; default 20 GiB, sparse
+	// Gate is asked what the person of a Session may do at GitHub; nil: git in Sandboxes gets no credentials.
+	Gate Gate
+	// GitHub says where people's addresses are; nil: git gets made-up ones.
+	GitHub *github.Holder
 }
 
 // New registers the Service as the Owner of Sessions.
@@ -84,6 +88,8 @@ type Session struct {
 	ChangedAt   time.Time
 
 	repo                               github.RepoID
+	createdBy                          string // its id
+	githubID                           int64  // of that person; 0: who came by dev login
 	environment, assignment, versionID string
 	idle                               time.Duration
 	resume                             bool
@@ -450,7 +456,7 @@ func scanSession(scan func(...any) error) (Session, error) {
 	var detail string
 	var unreachable, resume, idle, created, changed int64
 	err := scan(&sn.ID, &sn.repo, &sn.environment, &sn.Runner, &sn.assignment, &sn.State, &unreachable, &sn.versionID, &sn.Version, &sn.Branch,
-		&sn.WorkBranch, &sn.DiskSize, &idle, &resume, &detail, &created, &sn.CreatedBy, &changed)
+		&sn.WorkBranch, &sn.DiskSize, &idle, &resume, &detail, &created, &sn.CreatedBy, &changed, &sn.createdBy, &sn.githubID)
 	if err != nil {
 		return Session{}, err
 	}

@@ -381,7 +381,7 @@ func (m *Machine) boot(ctx context.Context, spec sandbox.Spec) (s sandbox.Sandbo
 }
 
 // Adopt finds the Sandbox that an earlier process left running. false: there is none. Nothing that it prints is read before
-// Follow.
+// Follow; what git in it asks is answered.
 func (m *Machine) Adopt(ctx context.Context) (bool, error) {
 	st := m.State()
 	if !st.Awake {
@@ -405,8 +405,14 @@ func (m *Machine) Adopt(ctx context.Context) (bool, error) {
 	}
 	m.mu.Lock()
 	m.box, m.base, m.booted, m.follow, m.withheld = s, base, time.Now(), false, ""
+	p := m.payload
 	m.mu.Unlock()
 	m.act.open()
+	m.beside(func() {
+		if m.setUpGit(m.life, s, p) {
+			m.serveGit(s, p)
+		}
+	})
 	return true, nil
 }
 
@@ -429,15 +435,8 @@ func (m *Machine) Payload() wire.Session {
 func (m *Machine) Follow(values *secret.Values) {
 	m.mu.Lock()
 	m.values, m.follow, m.withheld = values, true, ""
-	p, base, st, box := m.payload, m.base, m.st, m.box
+	p, base, st := m.payload, m.base, m.st
 	m.mu.Unlock()
-	if box != nil {
-		m.beside(func() {
-			if m.setUpGit(m.life, box, p) {
-				m.serveGit(box, p)
-			}
-		})
-	}
 	if st.Starting || st.Probed != st.Boot {
 		m.start(p, base)
 	}
