@@ -12,7 +12,7 @@ import (
 	"github.com/claude-hub/claude-hub/store/storetest"
 )
 
-var seeds = flag.Int("seeds", 16, "how many random stories to try")
+var seeds = flag.Int("seeds", 8, "how many random stories to try")
 
 // TestWhateverHappensGitHubAgreesInTheEnd mixes lives of check runs with failures of GitHub, deaths of Hubs and suspensions,
 // at random but the same in each run; a subtest's name is its seed. When all of that is over, GitHub agrees within a minute.

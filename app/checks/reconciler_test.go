@@ -272,11 +272,19 @@ func TestACommitThatGitHubDoesNotKnowYetIsWaitedFor(t *testing.T) {
 	lost := r.view("lost", checks.Completed)
 	lost.SHA = strings.Repeat("0", 40)
 	lost.Annotations = annotations(1)
+	r.gh.Break(githubtest.Fault{Method: "POST", Path: "/check-runs", Times: 1, Status: http.StatusBadGateway}) // so that it is looked for, too
 	r.show(lost)
 	begun := r.clock.Now()
 	r.drainUntil(hub, time.Hour, func() bool { return r.parked(hub) == 1 })
 	if waited := r.clock.Now().Sub(begun); waited < 2*time.Minute || waited > 10*time.Minute {
 		t.Errorf("it was given up after %s", waited)
+	}
+	var refused int
+	err := r.db.Read(t.Context(), func(tx *store.Tx) error {
+		return tx.Row(`SELECT refused FROM check_runs WHERE external_id = 'lost'`).Scan(&refused)
+	})
+	if err != nil || refused != 0 {
+		t.Errorf("it would be shown shorter once its commit is there: %d, %v", refused, err)
 	}
 	r.show(r.view("t", checks.Completed)) // others aren't held up
 	r.drain(hub, 5*time.Second)

@@ -283,7 +283,7 @@ func do(ctx context.Context, app *github.App, j job) (got outcome) {
 		} else if err == nil && now != j.installation {
 			got.moved = now
 		}
-	case github.Invalid.Is(got.err) && j.action == create:
+	case github.Invalid.Is(got.err) && (j.action == create || j.action == find):
 		// The head of a fork's pull request may be told of before it can be found (facts/github.md §3).
 		_, err := app.Commit(ctx, j.Repo, j.SHA)
 		got.gone = github.NotFound.Is(err) || github.Invalid.Is(err)
