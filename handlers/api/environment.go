@@ -169,7 +169,7 @@ func testOf(t environment.TestBuild, names map[string]string) schema.TestBuild {
 	return schema.TestBuild{
 		ID: t.ID, Revision: t.Revision, Spec: t.Spec, TestKey: string(t.TestKey), Runner: schema.RunnerRef{ID: t.Runner, Name: cmp.Or(names[t.Runner], "(revoked)")},
 		State: t.State, Final: t.Final(), Cancelling: t.CancelledBy != "" && !t.Final(), CreatedAt: t.CreatedAt.UTC(), CreatedBy: t.CreatedBy,
-		FinishedAt: maybe(t.FinishedAt), Detail: t.Detail, ImageDigest: t.ImageDigest,
+		FinishedAt: maybe(t.FinishedAt), Detail: t.Detail, ImageDigest: t.ImageDigest, PullRequest: t.PullRequest, Commit: t.Commit, Withheld: t.Withheld,
 	}
 }
 

@@ -170,6 +170,11 @@ type TestBuild struct {
 	FinishedAt  *time.Time           `json:"finished_at,omitempty"`
 	Detail      wire.TestBuildDetail `json:"detail"`
 	ImageDigest string               `json:"image_digest,omitempty"`
+	// Of what a pull request proposes: its number, the commit that was read, and whether Sensitive values and Links were withheld,
+	// so that it doesn't count for Apply.
+	PullRequest int    `json:"pull_request,omitempty"`
+	Commit      string `json:"commit,omitempty"`
+	Withheld    bool   `json:"withheld,omitempty"`
 }
 
 // Apply makes a version of one revision of the draft.
