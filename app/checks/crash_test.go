@@ -24,7 +24,7 @@ var broken = map[string]githubtest.Fault{
 	"no request":            {Times: 1, Cut: -1},
 	"half an answer":        {Times: 1, Cut: 100, After: true},
 	"an empty answer":       {Times: 1, Status: http.StatusCreated, After: true},
-	"slow":                  {Times: 1, Delay: 1500 * time.Millisecond, After: true}, // the App waits for one second
+	"slow":                  {Times: 1, Delay: 1500 * time.Millisecond, After: true}, // the App waits for a second
 }
 
 // points are where a Hub dies.
@@ -53,6 +53,8 @@ func TestOneCheckRunWhateverDiesAndWhateverIsLost(t *testing.T) {
 				r := newRig(t, storetest.New(t))
 				each := points
 				if fault.Delay > 0 { // in real time
+					r.wait = time.Second
+					r.connect()
 					each = []string{"", "did create", "did update"}
 				}
 				for i, point := range each {

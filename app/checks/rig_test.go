@@ -27,6 +27,7 @@ type rig struct {
 	holder *github.Holder
 	db     *store.DB
 	clock  *storetest.Clock
+	wait   time.Duration // the App's, for an answer; in real time
 
 	mu     sync.Mutex
 	writes []time.Time // when check runs were written
@@ -39,7 +40,7 @@ func newRig(t *testing.T, db *store.DB) *rig {
 
 func rigOn(t *testing.T, db *store.DB, gh *githubtest.Server) *rig {
 	t.Helper()
-	r := &rig{t: t, gh: gh, db: db, clock: storetest.NewClock(db), owner: gh.Org("acme"), holder: github.NewHolder(nil)}
+	r := &rig{t: t, gh: gh, db: db, clock: storetest.NewClock(db), owner: gh.Org("acme"), holder: github.NewHolder(nil), wait: 10 * time.Second}
 	r.repo = gh.Repo("acme/rocket", true, githubtest.Files{"README.md": githubtest.Text("x\n")})
 	r.cred = gh.App(githubtest.AppOptions{})
 	r.inst = gh.Install(r.cred.ID, r.owner, r.owner, r.repo)
@@ -52,7 +53,7 @@ func (r *rig) connect() {
 	r.t.Helper()
 	u := r.gh.URLs()
 	app, err := github.New(github.Options{
-		Endpoints: github.Endpoints{Web: u.Web, API: u.API, GraphQL: u.GraphQL}, Timeout: time.Second,
+		Endpoints: github.Endpoints{Web: u.Web, API: u.API, GraphQL: u.GraphQL}, Timeout: r.wait,
 		Credentials: github.Credentials{
 			AppID: r.cred.ID, Slug: r.cred.Slug, ClientID: r.cred.ClientID, ClientSecret: github.NewSecret(r.cred.ClientSecret),
 			PrivateKey: github.NewSecret(r.cred.PrivateKey), WebhookSecrets: []github.Secret{github.NewSecret(r.cred.WebhookSecret)},
