@@ -22,6 +22,10 @@ func (o *owner) CloneRepo(context.Context, *store.Tx, fleet.Assignment) (int64, 
 	return 4711, "", nil
 }
 
+func (o *owner) Rights(context.Context, fleet.Assignment) (fleet.Rights, error) {
+	return fleet.Rights{Repo: 4711, Actor: "ana", ReadOnly: "ana may only read it."}, nil
+}
+
 // tokens are those that live.
 type tokens struct {
 	mu   sync.Mutex
@@ -143,5 +147,42 @@ func TestATokenThatGitHubCantEndNowIsGivenBackUntilTheRunnersPatienceEnds(t *tes
 	r.flush()
 	if err := r.EndToken(t.Context(), a.ID, tok); err != nil || m.lives(string(tok)) {
 		t.Errorf("given back: %v", err)
+	}
+}
+
+func TestATokenForGitIsLentThroughEveryProxyAndRefusalsAreForGood(t *testing.T) {
+	t.Parallel()
+	for name, through := range paths {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := &tokens{live: map[string]bool{}}
+			h := newHub(t, storetest.New(t), fleet.Options{Tokens: m})
+			id, token := h.register("r1")
+			_, otherToken := h.register("r2")
+			r, other := startRunner(t, t.TempDir(), through(t, h.url()), token, nil), startRunner(t, t.TempDir(), h.url(), otherToken, nil)
+			a := h.assign(id, "s1")
+			res, err := r.SessionToken(t.Context(), a.ID, a.Generation, a.Fence, "")
+			if err != nil || !m.lives(string(res.GetToken())) || res.GetContents() != wire.ContentsRead || res.GetReadOnly() != "ana may only read it." {
+				t.Fatalf("%+v %v", res, err)
+			}
+			if again, err := r.SessionToken(t.Context(), a.ID, a.Generation, a.Fence, wire.ContentsRead); err != nil || !again.GetKeep() || len(again.GetToken()) != 0 {
+				t.Errorf("again: %+v %v", again, err)
+			}
+			for _, c := range []struct {
+				r     *runner
+				fence int64
+				want  error
+			}{{other, a.Fence, hubclient.ErrUnknown}, {r, a.Fence + 1, hubclient.ErrFenced}} {
+				if _, err := c.r.SessionToken(t.Context(), a.ID, a.Generation, c.fence, ""); !errors.Is(err, c.want) {
+					t.Errorf("%v, want %v", err, c.want)
+				}
+			}
+			if err := r.EndToken(t.Context(), a.ID, res.GetToken()); err != nil || m.lives(string(res.GetToken())) {
+				t.Errorf("given back: %v", err)
+			}
+			if strings.Contains(h.log.String(), "canary") {
+				t.Errorf("a token is in the Hub's log:\n%s", h.log.String())
+			}
+		})
 	}
 }
