@@ -93,7 +93,7 @@ func (s *Service) checklist(ctx context.Context, mine func(int64) bool) ([]Step,
 	}
 	a := s.ask(ctx, app)
 	steps := []Step{s.appStep(app, a), s.permissionStep(app, a), s.hookStep(app, a), heardStep(heard, s.deaf(app.Endpoints().Web))}
-	return append(steps, installationSteps(all, mine)...), nil
+	return append(steps, s.installationSteps(all, mine)...), nil
 }
 
 func (s *Service) appStep(app *github.App, a answers) Step {
@@ -121,9 +121,9 @@ func (s *Service) permissionStep(app *github.App, a answers) Step {
 		step.State, step.Says = Unknown, sentence(a.selfErr)
 		return step
 	}
-	step.Says = "Permissions: " + granted(github.Permissions()) + "."
+	step.Says = "Permissions: " + granted(s.wanted()) + "."
 	var wrong []string
-	if lacking := github.Lacking(a.self.Permissions); len(lacking) > 0 {
+	if lacking := s.lacking(a.self.Permissions); len(lacking) > 0 {
 		wrong = append(wrong, "It lacks the permissions "+strings.Join(lacking, ", ")+".")
 	}
 	var events []string
@@ -181,7 +181,7 @@ func heardStep(h heard, deaf string) Step {
 	return step
 }
 
-func installationSteps(all []Installation, mine func(int64) bool) []Step {
+func (s *Service) installationSteps(all []Installation, mine func(int64) bool) []Step {
 	install := Step{ID: "install", Title: "The App is installed", State: Done, Link: "/setup/install", Label: "Install it on another account, or change which Repos it has"}
 	var steps []Step
 	var on []string
@@ -195,7 +195,7 @@ func installationSteps(all []Installation, mine func(int64) bool) []Step {
 			continue
 		}
 		on = append(on, i.Account.Login)
-		if step, wrong := trouble(i); wrong {
+		if step, wrong := s.trouble(i); wrong {
 			steps = append(steps, step)
 		}
 	}
@@ -218,9 +218,9 @@ func installationSteps(all []Installation, mine func(int64) bool) []Step {
 	return append([]Step{install}, steps...)
 }
 
-func trouble(i Installation) (Step, bool) {
+func (s *Service) trouble(i Installation) (Step, bool) {
 	step := Step{ID: fmt.Sprintf("installation-%d", i.ID), Title: "The installation on " + i.Account.Login, State: Wrong, Link: i.URL, Label: "Its settings at GitHub"}
-	lacking := github.Lacking(i.Permissions)
+	lacking := s.lacking(i.Permissions)
 	if i.Account.Type == "User" { // a person has no members
 		lacking = slices.DeleteFunc(lacking, func(p string) bool { return strings.HasPrefix(p, "members:") })
 	}

@@ -56,6 +56,7 @@ func (s *Service) Begin(ctx context.Context, visit string, p Plan) (Form, error)
 		hook = ""
 	}
 	f.Described = github.NewManifest(p.Name, s.o.PublicURL, hook, s.o.PublicURL+CreatedPath, s.o.PublicURL+CallbackPath, s.o.PublicURL+InstalledPath)
+	f.Described.DefaultPermissions = s.wanted()
 	text, err := json.Marshal(f.Described)
 	if err != nil {
 		return Form{}, fmt.Errorf("encode the manifest: %w", err)

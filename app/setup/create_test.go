@@ -203,3 +203,23 @@ func TestAHubThatGitHubCantReachGetsNoWebhooksAndSaysSo(t *testing.T) {
 		}
 	}, func(r *rig) { r.o.PublicURL = "http://127.0.0.1:7780" })
 }
+
+func TestAHubThatPushesAsksForTheRightTo(t *testing.T) {
+	t.Parallel()
+	each(t, func(r *rig) {
+		r.create("Our Hub", false)
+		if self, err := r.app().Self(r.ctx()); err != nil || self.Permissions["contents"] != "write" {
+			t.Errorf("%+v %v", self, err)
+		}
+		inst := r.gh.Install(r.app().ID(), r.org, r.ana, r.repo)
+		r.told(inst.ID, "created")
+		if s := r.step("permissions"); s.State != setup.Done || !strings.Contains(s.Says, "contents: write") {
+			t.Errorf("%+v", s)
+		}
+		inst.Grant(github.Permissions()) // with contents: read
+		r.told(inst.ID, "new_permissions_accepted")
+		if s := r.step(fmt.Sprintf("installation-%d", inst.ID)); s.State != setup.Wrong || !strings.Contains(s.Says, "contents: write is missing") {
+			t.Errorf("%+v", s)
+		}
+	}, func(r *rig) { r.o.Push = true })
+}

@@ -60,7 +60,7 @@ func (s *Service) Take(ctx context.Context, visit string, v Values) error {
 	if err != nil {
 		return err
 	}
-	if lacking := github.Lacking(self.Permissions); len(lacking) > 0 && !v.Lacking {
+	if lacking := s.lacking(self.Permissions); len(lacking) > 0 && !v.Lacking {
 		return fault.Field("permissions", "The App lacks permissions: %s. Grant them in its settings (%s) and send this again; or take it as it is: what needs them doesn't work.",
 			strings.Join(lacking, ", "), app.Endpoints().AppPage(self.Slug))
 	}

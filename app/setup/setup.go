@@ -11,6 +11,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -61,6 +62,8 @@ type Options struct {
 	Connect func(github.Endpoints, github.Credentials) (*github.App, error)
 	// Transport carries what is asked before there is an App. Default: the network.
 	Transport http.RoundTripper
+	// Push: git in Sessions pushes with the App's tokens, so that it needs contents: write.
+	Push bool
 	// Gate says which installations a person can reach, and forgets access when one changes. nil: nobody reaches any.
 	Gate *access.Gate
 	// Changed is called in the transaction that finds an installation new, changed, suspended or removed.
@@ -226,6 +229,25 @@ func (s *Service) load(ctx context.Context) error {
 
 // Suggested is the address of the GitHub that a new App is most likely on; "" is github.com.
 func (s *Service) Suggested() string { return s.o.Suggest }
+
+// wanted are the permissions that this Hub's App needs.
+func (s *Service) wanted() map[string]string {
+	p := github.Permissions()
+	if s.o.Push {
+		p["contents"] = "write"
+	}
+	return p
+}
+
+// lacking lists which of them are missing from those granted.
+func (s *Service) lacking(granted map[string]string) []string {
+	all := github.Lacking(granted)
+	if has := granted["contents"]; s.o.Push && has != "write" && has != "admin" {
+		all = slices.DeleteFunc(all, func(p string) bool { return strings.HasPrefix(p, "contents:") })
+		all = append(all, "contents: write")
+	}
+	return all
+}
 
 // WebhookSecrets are what a webhook may be signed with now: of the present App, two while one replaces the other. An error of
 // Kind NoApp: there is none. It asks neither GitHub nor the database.

@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/url"
@@ -168,7 +169,10 @@ func permissions(of map[string]string) []Permission {
 	}
 	known := all[:0]
 	for _, p := range all {
-		if p.Level = of[p.Name]; p.Level != "" {
+		if p.Level = of[p.Name]; p.Name == "contents" && p.Level == "write" {
+			p.Why += "; and to lend git in a Session the right to push that its person has (github.push of the Hub's config)"
+		}
+		if p.Level != "" {
 			known = append(known, p)
 		}
 	}
@@ -356,7 +360,7 @@ func (w *Web) readySteps(r *http.Request) ([]setup.Step, error) {
 	}
 	switch {
 	case online > 0:
-		runner.State, runner.Says = setup.Done, strconv.Itoa(online)+" of "+strconv.Itoa(len(all))+" registered ones."
+		runner.State, runner.Says = setup.Done, fmt.Sprintf("%d of %d that are registered.", online, len(all))
 	case len(all) > 0:
 		runner.State, runner.Says = setup.Wrong, "None that is registered answers now."
 	}
