@@ -77,43 +77,63 @@ func (g *Gate) current(ctx context.Context, look func() (view, error)) (stale bo
 		return false, err
 	}
 	if v.who.github != 0 {
-		if !v.standing.signed {
-			return false, &signedOutError{}
-		}
-		g.saw(v)
-		oldest := v.now.Add(-g.age)
-		need := oldest
-		if !v.yes || v.eager {
-			need = v.now.Add(-min(denyAge, g.age))
-		}
-		if !v.standing.since(need) {
-			// Waiting is worth less where there is an answer already.
-			usable := isReading(ctx) && v.yes && v.standing.listed.After(v.now.Add(-g.outage))
-			patience := g.wait
-			if usable || v.standing.since(oldest) {
-				patience = g.patience
-			}
-			asked := g.refresh(ctx, v.who.id, need, patience)
-			var away *awayError
-			if asked != nil && !errors.As(asked, &away) {
-				return false, asked
-			}
-			if v, err = look(); err != nil {
-				return false, err
-			}
-			g.saw(v)
-			if away != nil && !v.standing.since(oldest) {
-				if !v.yes || !isReading(ctx) || !v.standing.listed.After(v.now.Add(-g.outage)) {
-					return false, away
-				}
-				stale = true
-			}
+		if stale, err = g.freshen(ctx, &v, look); err != nil {
+			return false, err
 		}
 	}
 	if !v.yes {
 		return false, errDenied
 	}
 	return stale, nil
+}
+
+// freshen makes v, a look at somebody of GitHub, one to decide by.
+func (g *Gate) freshen(ctx context.Context, v *view, look func() (view, error)) (stale bool, err error) {
+	for giveUp := time.Now().Add(g.wait); ; {
+		if !v.standing.signed {
+			return false, &signedOutError{}
+		}
+		g.saw(*v)
+		need := v.now.Add(-g.age)
+		if !v.yes || v.eager {
+			need = v.now.Add(-min(denyAge, g.age))
+		}
+		if v.standing.since(need) {
+			return false, nil
+		}
+		asked := g.refresh(ctx, v.who.id, need, g.patienceFor(ctx, *v))
+		var away *awayError
+		if asked != nil && !errors.As(asked, &away) {
+			return false, asked
+		}
+		if *v, err = look(); err != nil {
+			return false, err
+		}
+		switch {
+		case v.standing.since(v.now.Add(-g.age)): // also where GitHub didn't say anything newer
+			return false, nil
+		case away != nil && g.usable(ctx, *v):
+			return true, nil
+		case away != nil:
+			return false, away
+		case time.Now().After(giveUp):
+			return false, &awayError{"Access to this changes faster than GitHub answers."}
+		}
+		// While GitHub answered, it was told that this may have changed again: nothing follows from what is left of the list.
+	}
+}
+
+// usable tells whether a look is good for this call though it is old and GitHub can't be asked.
+func (g *Gate) usable(ctx context.Context, v view) bool {
+	return isReading(ctx) && v.yes && v.standing.listed.After(v.now.Add(-g.outage))
+}
+
+// patienceFor is how long a call waits for GitHub: not long where it has an answer already.
+func (g *Gate) patienceFor(ctx context.Context, v view) time.Duration {
+	if g.usable(ctx, v) || v.standing.since(v.now.Add(-g.age)) {
+		return g.patience
+	}
+	return g.wait
 }
 
 // words is what a failed call to GitHub is for a person: its own sentence.

@@ -3,6 +3,7 @@ package access_test
 import (
 	"context"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -105,6 +106,42 @@ func TestWhatIsToldWhileGitHubAnswersIsNotLost(t *testing.T) {
 		}
 		<-first
 		r.mayNot(ana, r.repo)
+	})
+}
+
+func TestForgettingNeverRefusesWhoHasAccess(t *testing.T) {
+	each(t, func(t *testing.T, r *rig) {
+		ana, session := r.in(r.ana)
+		held, release := r.Hold(t.Context(), r.may(ana, r.repo))
+		defer release()
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				for range 15 {
+					if _, err := r.Repo(t.Context(), ana, r.id()); err != nil {
+						t.Errorf("refused: %v", err)
+					}
+					if _, err := r.Browser(t.Context(), session); err != nil {
+						t.Errorf("signed out: %v", err)
+					}
+				}
+			}()
+		}
+		for i := range 30 {
+			forget := func() error { return r.ForgetPerson(t.Context(), r.ana.ID) }
+			if i%2 == 0 {
+				forget = func() error { return r.ForgetRepo(t.Context(), r.id()) }
+			}
+			if err := forget(); err != nil {
+				t.Error(err)
+			}
+		}
+		wg.Wait()
+		if held.Err() != nil {
+			t.Error("the stream ended")
+		}
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/app/github/githubtest"
+	"github.com/claude-hub/claude-hub/app/seal"
 	"github.com/claude-hub/claude-hub/store"
 	"github.com/claude-hub/claude-hub/store/storetest"
 )
@@ -198,6 +199,49 @@ func TestOneRefreshAtATimeForEachPerson(t *testing.T) {
 		if _, err := r.Browser(t.Context(), session); err != nil {
 			t.Fatal(err)
 		}
+	})
+}
+
+// Two Hubs, each with a connection of its own: they know of each other by the database alone.
+func TestTwoHubsAskOnceAndTellEachOther(t *testing.T) {
+	t.Parallel()
+	storetest.EachURL(t, func(t *testing.T, url string) {
+		one := newRig(t, storetest.Open(t, url), githubtest.Options{}, githubtest.AppOptions{}, access.Options{})
+		two := *one
+		two.db = storetest.Open(t, url)
+		two.clock = storetest.NewClock(two.db)
+		two.options.Seal = seal.New(two.db, keys(t, 1), seal.Columns())
+		two.Gate = two.another()
+		ana, _ := one.in(one.ana)
+		held, release := two.Hold(t.Context(), two.may(ana, one.repo))
+		defer release()
+		for range 3 {
+			one.advance(8 * time.Hour)
+			two.clock.Advance(8 * time.Hour)
+			exchanged, asked := one.gh.Asked("POST", "/login/oauth/access_token"), one.asked()
+			one.gh.Break(githubtest.Fault{Path: "/user/installations", Times: 1, Delay: 200 * time.Millisecond}) // so that they meet
+			errs := make(chan error, 10)
+			for i := range cap(errs) {
+				go func() {
+					_, err := []*access.Gate{one.Gate, two.Gate}[i%2].Repo(t.Context(), ana, one.id())
+					errs <- err
+				}()
+			}
+			for range cap(errs) {
+				if err := <-errs; err != nil {
+					t.Fatal(err)
+				}
+			}
+			if e, a := one.gh.Asked("POST", "/login/oauth/access_token")-exchanged, one.asked()-asked; e != 1 || a != 1 {
+				t.Errorf("tokens were exchanged %d times and the list was asked for %d times", e, a)
+			}
+		}
+		one.repo.Allow(one.ana, "")
+		if err := one.ForgetRepo(t.Context(), one.id()); err != nil {
+			t.Fatal(err)
+		}
+		ended(t, "the other Hub's stream ends", held)
+		two.mayNot(ana, one.repo)
 	})
 }
 

@@ -195,7 +195,10 @@ func (g *Gate) claim(ctx context.Context, person string, since time.Time) (quest
 func (g *Gate) follow(ctx context.Context, q question) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	kept := make(chan struct{})
-	go func() { g.keepClaim(ctx, func() { cancel(errSuperseded) }, q); close(kept) }()
+	go func(person, claim string) {
+		defer close(kept)
+		g.keepClaim(ctx, func() { cancel(errSuperseded) }, person, claim)
+	}(q.person, q.claim)
 	defer func() { cancel(nil); <-kept }()
 
 	app, err := g.github.App()
@@ -249,7 +252,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 // keepClaim says that this Hub still asks, until ctx ends. It ends ctx when the claim is another's.
-func (g *Gate) keepClaim(ctx context.Context, lost func(), q question) {
+func (g *Gate) keepClaim(ctx context.Context, lost func(), person, claim string) {
 	tick := time.NewTicker(claimFor / 3)
 	defer tick.Stop()
 	for {
@@ -260,7 +263,7 @@ func (g *Gate) keepClaim(ctx context.Context, lost func(), q question) {
 		}
 		var n int64
 		err := g.db.Write(ctx, func(tx *store.Tx) (err error) {
-			n, err = tx.Exec(extendSQL, q.person, q.claim, tx.Now().Add(claimFor).UnixMilli())
+			n, err = tx.Exec(extendSQL, person, claim, tx.Now().Add(claimFor).UnixMilli())
 			return err
 		})
 		if err == nil && n == 0 {
