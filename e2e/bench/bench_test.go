@@ -45,6 +45,8 @@ var figures = []figure{
 	{[]string{"redact", "redact_replacer"}, true, redaction},
 	{[]string{"validate"}, true, validate},
 	{[]string{"seal"}, true, sealing},
+	{[]string{"refusal", "refusal_answer"}, true, refusalSQLite},
+	{[]string{"refusal_postgres", "refusal_postgres_answer"}, false, refusalPostgreSQL},
 	{[]string{"hub_start"}, false, hubStartSQLite},
 	{[]string{"hub_start_postgres"}, false, hubStartPostgreSQL},
 	{[]string{"log_postgres", "log_postgres_memory"}, false, logPostgreSQL},
