@@ -49,7 +49,7 @@ func TestSignInWithGitHubComesBackToWhereItBegan(t *testing.T) {
 		if p := b.get("/sign-in"); p.status != http.StatusSeeOther {
 			t.Errorf("the page to sign in, signed in: %d", p.status)
 		}
-		b.see("/account", "GitHub, "+strings.TrimPrefix(gh.URLs().Web, "https://"), "1 browser signed in")
+		b.see("/account", "GitHub, "+strings.TrimPrefix(gh.URLs().Web, "http://"), "1 browser signed in")
 	})
 }
 

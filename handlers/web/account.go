@@ -29,7 +29,7 @@ func (w *Web) account(rw http.ResponseWriter, r *http.Request, who access.Person
 	p := accountPage{Page: w.page(r, "Your account"), Dev: who.Dev(), GitHubID: who.GitHubID()}
 	p.Section = "account"
 	if app, err := w.d.Gate.App(); err == nil && !p.Dev {
-		p.GitHub = strings.TrimPrefix(app.Endpoints().Web, "https://")
+		_, p.GitHub, _ = strings.Cut(app.Endpoints().Web, "://")
 	}
 	var err error
 	if p.Browsers, err = w.d.Gate.Browsers(r.Context(), who); err != nil {

@@ -3,6 +3,7 @@ package web
 import (
 	"maps"
 	"net/http/httptest"
+	"os"
 	"reflect"
 	"regexp"
 	"strings"
@@ -331,5 +332,21 @@ func TestNoPageHidesWhatEveryPageShows(t *testing.T) {
 				t.Errorf("the page %s has a %s of its own", name, field.Name)
 			}
 		}
+	}
+}
+
+func TestEveryScopeIsExplainedOnThePageAndInTheDocs(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile("../../docs/access.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range access.Scopes() {
+		if scopeWords[s] == "" || !strings.Contains(string(doc), "| `"+string(s)+"` | "+scopeWords[s]+" |\n") {
+			t.Errorf("%s: %q", s, scopeWords[s])
+		}
+	}
+	if len(scopeWords) != len(access.Scopes()) {
+		t.Error("there are words for a scope that there isn't")
 	}
 }
