@@ -1,15 +1,22 @@
 package session
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/claude-hub/claude-hub/runner/agent"
+	"github.com/claude-hub/claude-hub/runner/sandbox"
 	"github.com/claude-hub/claude-hub/runner/wire"
 )
 
@@ -94,6 +101,83 @@ func TestWhatIsLentIsUsedAgainUntilItsEndIsNearOrRightsChange(t *testing.T) {
 	returned("token-1", "token-2", "token-3", "token-4", "token-5", "token-6")
 	if len(l.take()) != 1 || l.take()[0].Token != "" {
 		t.Error("something is left of what was given back")
+	}
+}
+
+// flooder is a Sandbox whose agent has sixteen new questions as soon as it is asked, and takes long over every answer.
+type flooder struct {
+	sandbox.Sandbox
+	done    chan struct{}
+	listed  atomic.Int64
+	open    atomic.Int64 // answers that it takes long over
+	most    atomic.Int64
+	release chan struct{}
+}
+
+func (f *flooder) Done() <-chan struct{} { return f.done }
+
+func (f *flooder) Dial(context.Context) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	go func() {
+		defer theirs.Close()
+		frame := func() []byte {
+			head := make([]byte, 5)
+			if _, err := io.ReadFull(theirs, head); err != nil {
+				return nil
+			}
+			b := make([]byte, binary.BigEndian.Uint32(head))
+			_, _ = io.ReadFull(theirs, b)
+			return b
+		}
+		if bytes.Contains(frame(), []byte(`"answer"`)) {
+			frame()
+			f.most.Store(max(f.most.Load(), f.open.Add(1)))
+			<-f.release
+			f.open.Add(-1)
+			return
+		}
+		var list []agent.Question
+		for range 16 {
+			list = append(list, agent.Question{ID: f.listed.Add(1), Protocol: "https", Host: "github.com"})
+		}
+		b, _ := json.Marshal(map[string]any{"Body": list})
+		_, _ = theirs.Write(append(append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), 'A'), b...))
+	}()
+	return ours, nil
+}
+
+func TestAnAgentThatFloodsIsListenedToSlowlyAndCostsTheHubLittle(t *testing.T) {
+	t.Parallel()
+	h := &hub{life: time.Hour, lends: Loan{Contents: wire.ContentsRead}}
+	f := &flooder{done: make(chan struct{}), release: make(chan struct{})}
+	m := &Machine{life: t.Context(), loans: loans{lender: h}}
+	ended := make(chan struct{})
+	go func() {
+		m.serveGit(f, wire.Session{Repo: wire.Repo{CloneURL: "https://github.com/octo/app.git"}})
+		close(ended)
+	}()
+	until := func(what string, ok func() bool) {
+		t.Helper()
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for end := time.After(time.Minute); !ok(); {
+			select {
+			case <-tick.C:
+			case <-end:
+				t.Fatal("not within a minute: " + what)
+			}
+		}
+	}
+	until("as many answers at once as there may be", func() bool { return f.open.Load() == gitAtOnce })
+	if n := f.listed.Load(); n > 32 {
+		t.Errorf("%d questions were heard while no answer was taken", n)
+	}
+	close(f.release)
+	until("more questions than a minute may have", func() bool { return f.listed.Load() > 10*gitAsks })
+	close(f.done)
+	<-ended
+	if f.most.Load() > gitAtOnce || len(h.had) > gitAsks || h.made != 1 {
+		t.Errorf("%d at once, the Hub was asked %d times and lent %d tokens", f.most.Load(), len(h.had), h.made)
 	}
 }
 
