@@ -8,9 +8,17 @@ import (
 type facts struct {
 	repo github.Repository
 	pull github.PullRequest
-	// head is what its head has; base what there was where it began. Of a merged one head is what its merge commit has, and
-	// branch what the default branch has now.
-	head, base, branch document
+	// head is what its head has; base what there was where it began. Of a merged one, merged is what the merge made of it, with what
+	// others had merged before, and branch what the default branch has now.
+	head, base, merged, branch document
+}
+
+// says is the document that its draft is made of.
+func (f facts) says() document {
+	if f.pull.Merged {
+		return f.merged
+	}
+	return f.head
 }
 
 // decision is what follows from facts, with the reason for the log. Deciding changes nothing (facts/github.md §2, bulldozer).
@@ -32,7 +40,7 @@ func decide(f facts) decision {
 	switch {
 	case f.pull.Merged:
 		d.state = Merged
-		d.outcome, d.reason = merged(f, d.file)
+		d.file, d.outcome, d.reason = merged(f, d.file)
 	case !f.pull.Open:
 		d.state, d.reason = Closed, "closed without being merged"
 	default:
@@ -58,20 +66,21 @@ func fileOf(head, base document) File {
 	return Valid
 }
 
-// merged decides about what is on the default branch already. That it is still there is asked of the branch, since pull requests
-// are merged and events arrive in any order.
-func merged(f facts, file File) (Outcome, string) {
+// merged decides about what is on the default branch already. Only what the pull request itself changed is its own: what others
+// left there unapplied isn't applied in the name of who merged something else. That it is still there is asked of the branch, since
+// pull requests are merged, and events arrive, in any order.
+func merged(f facts, file File) (File, Outcome, string) {
 	switch {
 	case f.pull.Base.Ref != f.repo.DefaultBranch:
-		return Elsewhere, "merged into " + f.pull.Base.Ref + ", which is not the default branch"
+		return None, Elsewhere, "merged into " + f.pull.Base.Ref + ", which is not the default branch"
 	case file == None || file == Unchanged:
-		return Nothing, "merged without touching the Environment's file"
-	case f.branch.absent != f.head.absent || f.branch.blobs != f.head.blobs:
-		return Superseded, "merged, and changed since by somebody else"
-	case file == Deleted:
-		return Kept, "merged, which deletes the Environment's file: the Environment stays"
-	case file == Invalid:
-		return Wrong, "merged although it is invalid"
+		return file, Nothing, "merged without touching the Environment's file"
+	case f.branch.absent != f.merged.absent || f.branch.blobs != f.merged.blobs:
+		return file, Superseded, "merged, and changed since by somebody else"
+	case f.merged.absent:
+		return Deleted, Kept, "merged, which deletes the Environment's file: the Environment stays"
+	case !f.merged.valid():
+		return Invalid, Wrong, "merged although it is invalid"
 	}
-	return Needs, "merged"
+	return Valid, Needs, "merged"
 }

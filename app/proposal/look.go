@@ -93,8 +93,8 @@ func (s *Service) lookOnce(ctx context.Context, app *github.App, repo github.Rep
 		return away(err)
 	}
 	d := decide(f)
-	now.File, now.Outcome, now.Detail, now.Problems = d.file, d.outcome, "", problemsOf(f.head.problems)
-	if d.file == None || d.file == Deleted || d.state == Closed {
+	now.File, now.Outcome, now.Detail, now.Problems = d.file, d.outcome, "", problemsOf(f.says().problems)
+	if d.file == None || d.file == Deleted || d.state == Closed || d.outcome == Superseded {
 		now.Problems = nil
 	}
 	if was.Outcome != "" && was.MergedSHA == now.MergedSHA && (was.Outcome != Needs || d.outcome == Needs) { // what a merge leads to is decided once
@@ -167,54 +167,56 @@ func same(was, now Proposal) bool {
 // readFacts reads the files that the decision rests on.
 func readFacts(ctx context.Context, app *github.App, f *facts) error {
 	repo, pull := f.repo.ID, f.pull
-	at := pull.Head.SHA
-	switch {
-	case pull.Merged && pull.Base.Ref != f.repo.DefaultBranch, !pull.Merged && !pull.Open:
-		f.head.absent, f.base.absent = true, true
+	f.head.absent, f.base.absent, f.merged.absent, f.branch.absent = true, true, true, true
+	if pull.Merged && pull.Base.Ref != f.repo.DefaultBranch || !pull.Merged && !pull.Open {
 		return nil
-	case pull.Merged:
-		at = pull.MergeCommit
 	}
-	var err error
-	if f.head, err = readDocument(ctx, app, repo, at); err != nil {
+	read := func(sha string) (document, error) { return readDocument(ctx, app, repo, sha) }
+	began, err := beginning(ctx, app, repo, pull)
+	if err != nil {
 		return err
 	}
-	if f.base, err = baseDocument(ctx, app, repo, pull); err != nil || !pull.Merged {
+	if f.head, err = read(pull.Head.SHA); err != nil {
+		return err
+	}
+	if began != "" {
+		if f.base, err = read(began); err != nil {
+			return err
+		}
+	}
+	if !pull.Merged || fileOf(f.head, f.base) == None || fileOf(f.head, f.base) == Unchanged {
+		return nil
+	}
+	if f.merged, err = read(pull.MergeCommit); err != nil {
 		return err
 	}
 	tip, err := app.Branch(ctx, repo, f.repo.DefaultBranch)
 	if err != nil {
 		return err
 	}
-	f.branch = f.head
-	if tip != at {
-		f.branch, err = readDocument(ctx, app, repo, tip)
+	f.branch = f.merged
+	if tip != pull.MergeCommit {
+		f.branch, err = read(tip)
 	}
 	return err
 }
 
-// baseDocument is what there was where the pull request began: what it leaves as it was there, it doesn't propose, however far
-// the base has moved on.
-func baseDocument(ctx context.Context, app *github.App, repo github.RepoID, pull github.PullRequest) (document, error) {
-	c, err := app.Compare(ctx, repo, pull.Base.SHA, pull.Head.SHA)
-	if github.NotFound.Is(err) || err == nil && c.MergeBase == "" {
-		return document{absent: true}, nil // no common history
-	}
-	if err != nil {
-		return document{}, err
-	}
-	base := c.MergeBase
-	if pull.Merged && base == pull.Head.SHA { // the base is said to be what it became by the merge
+// beginning is the commit where the pull request began: what it leaves as it was there, it doesn't propose, however far its base
+// has moved on. "" if there is none.
+func beginning(ctx context.Context, app *github.App, repo github.RepoID, pull github.PullRequest) (string, error) {
+	base := pull.Base.Ref
+	if pull.Merged { // the branch has it by now: what counts is the one before
 		m, err := app.Commit(ctx, repo, pull.MergeCommit)
-		if err != nil {
-			return document{}, err
-		}
-		if len(m.Parents) == 0 {
-			return document{absent: true}, nil
+		if err != nil || len(m.Parents) == 0 {
+			return "", err
 		}
 		base = m.Parents[0]
 	}
-	return readDocument(ctx, app, repo, base)
+	c, err := app.Compare(ctx, repo, base, pull.Head.SHA)
+	if github.NotFound.Is(err) { // no common history
+		return "", nil
+	}
+	return c.MergeBase, err
 }
 
 func problemsOf(all envspec.Problems) []Problem {
@@ -230,8 +232,8 @@ func (s *Service) draft(tx *store.Tx, g access.Grant, f facts, d decision, p *Pr
 	if !d.drafts() || p.Outcome != "" && p.Outcome != Needs {
 		return s.env.Withdraw(tx, g, p.Number)
 	}
-	draft, err := s.env.Propose(tx, g, environment.Proposal{Number: p.Number, Commit: p.commit(), Fork: p.Fork && p.State == Open, Spec: f.head.spec})
-	if problems, ok := f.head.faults(err); ok {
+	draft, err := s.env.Propose(tx, g, environment.Proposal{Number: p.Number, Commit: p.commit(), Fork: p.Fork && p.State == Open, Spec: f.says().spec})
+	if problems, ok := f.says().faults(err); ok {
 		p.File = Invalid
 		if p.State == Merged {
 			p.Outcome = Wrong
@@ -304,7 +306,7 @@ func (s *Service) settle(tx *store.Tx, g access.Grant, by *access.Grant, was Pro
 	case err != nil:
 		return err
 	case !verdict.OK:
-		p.Detail = verdict.Reason
+		p.Detail = "" // what is needed changes with each Test build
 	case by == nil:
 		p.Detail = fmt.Sprintf("%s merged this, and nothing is applied in the name of a bot, or of somebody who never signed in to this Hub or has no access to this Repo. "+
 			"Somebody who has applies it on the Hub's page.", orSomebody(f.pull.MergedBy.Login))

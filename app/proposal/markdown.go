@@ -35,7 +35,8 @@ func (m *markdown) String() string { return strings.TrimSpace(m.b.String()) }
 // escape makes text of others mean nothing in Markdown: no link, no mention, no HTML, one line.
 func escape(s string) string {
 	var b strings.Builder
-	for _, r := range strings.Join(strings.Fields(plain(s)), " ") {
+	s = unlinked.ReplaceAllString(strings.Join(strings.Fields(plain(s)), " "), "$1\u200b")
+	for _, r := range s {
 		switch {
 		case r == '@': // GitHub looks for mentions after Markdown
 			b.WriteString("@\u200b")
@@ -47,6 +48,9 @@ func escape(s string) string {
 	}
 	return b.String()
 }
+
+// unlinked is what GitHub makes links of by itself.
+var unlinked = regexp.MustCompile(`(?i)(https?:|ftp:|www|mailto:|xmpp:)`)
 
 // codeSpan is text between backticks.
 func codeSpan(s string) string {

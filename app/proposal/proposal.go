@@ -118,7 +118,7 @@ type Proposal struct {
 	MergedSHA string // on the base branch
 	MergedBy  string // login
 	Outcome   Outcome
-	Detail    string // of Needs: a sentence
+	Detail    string // of Needs: why it was not applied although it could be; a sentence
 	UpdatedAt time.Time
 
 	version int64

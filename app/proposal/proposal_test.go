@@ -5,10 +5,12 @@ import (
 	"testing"
 
 	"github.com/claude-hub/claude-hub/app/checks"
+	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/app/github/githubtest"
 	"github.com/claude-hub/claude-hub/app/proposal"
 	"github.com/claude-hub/claude-hub/runner/wire"
+	"github.com/claude-hub/claude-hub/store/storetest"
 )
 
 func TestFromAPullRequestToAVersionByWhoMerged(t *testing.T) {
@@ -179,8 +181,11 @@ func TestAPullRequestThatLeavesTheFileAloneChangesNothing(t *testing.T) {
 	r.look(next)
 	r.look(old)
 	r.says(old.SHA(), "success", "Unchanged")
-	old.Merge(r.ana, "merge")
+	sha := old.Merge(r.ana, "merge")
 	r.look(old)
+	if all := r.shown(sha, proposal.CheckName); len(all) != 0 {
+		t.Errorf("%+v", all)
+	}
 	if c := r.env().Current; c.Number != 2 || c.Spec.Image != "node:24" {
 		t.Errorf("%+v", c)
 	}
@@ -363,6 +368,9 @@ func TestAMergeOfWhatWasNotTestedAsksForIt(t *testing.T) {
 		sha := p.Merge(r.ana, "squash")
 		r.look(p)
 		r.says(sha, "action_required", "Not applied yet", "needs a passing Test build")
+		if _, err := r.Apply(t.Context(), r.grant, p.Number, sha, ""); err == nil {
+			t.Fatal("what was never tested was applied")
+		}
 		d := r.get(p)
 		if !d.Appliable() || d.Draft.Commit != sha {
 			t.Fatalf("%+v", d)
@@ -370,6 +378,7 @@ func TestAMergeOfWhatWasNotTestedAsksForIt(t *testing.T) {
 		r.press(sha, r.ana)
 		r.runner.Pass(r.runner.Item())
 		r.settle()
+		r.says(sha, "action_required", "Not applied yet", "It can be applied now")
 		v, err := r.Apply(t.Context(), r.grant, p.Number, sha, "")
 		must(t, err)
 		if v.Number != 1 {
@@ -659,6 +668,103 @@ func TestAnAppliedVersionIsWhatProposalsAreComparedWith(t *testing.T) {
 		r.says(p.SHA(), "success", "nothing to apply", "what version 1 says")
 		if v := r.env().Current; v.Source != "web" {
 			t.Errorf("%+v", v)
+		}
+	})
+}
+
+func TestAPullRequestThatIsClosedEndsItsTestBuild(t *testing.T) {
+	each(t, func(t *testing.T, r *rig) {
+		p := r.propose("env", "image: node:22\n")
+		r.press(p.SHA(), r.ana)
+		p.Close(r.ana, true)
+		r.look(p)
+		if b := r.tests()[0]; b.CancelledBy == "" || r.get(p).Draft != nil {
+			t.Errorf("%+v", b)
+		}
+		r.runner.MustReport(r.runner.Item(), wire.StateCancelled, wire.TestBuildDetail{})
+		r.settle()
+		if run := r.shown(p.SHA(), proposal.TestName); len(run) != 1 || run[0].Conclusion != "cancelled" {
+			t.Errorf("%+v", run)
+		}
+		p.Close(r.ana, false)
+		r.look(p)
+		if r.get(p).Draft == nil {
+			t.Error("it was opened again, and has no draft")
+		}
+	})
+}
+
+func TestManyLooksAtOnceComeToOne(t *testing.T) {
+	each(t, func(t *testing.T, r *rig) {
+		p := r.repo.Propose(r.ana, "env", githubtest.Files{path: githubtest.Text("image: node:22\n")})
+		done := make(chan error)
+		const looks = 8
+		for range looks {
+			go func() { done <- r.Look(t.Context(), r.id(), p.Number) }()
+		}
+		for range looks {
+			if err := <-done; err != nil && !fault.Is(err, fault.Unavailable) { // which is to be tried again
+				t.Error(err)
+			}
+		}
+		r.look(p)
+		if d := r.get(p); d.Draft.Revision != 1 || len(r.shown(p.SHA(), proposal.CheckName)) != 1 {
+			t.Errorf("revision %d, %d check runs", d.Draft.Revision, len(r.shown(p.SHA(), proposal.CheckName)))
+		}
+	})
+}
+
+func TestALookThatGitHubIsAwayForIsTriedAgain(t *testing.T) {
+	each(t, func(t *testing.T, r *rig) {
+		clock := storetest.NewClock(r.hub.DB)
+		p := r.propose("env", "image: node:22\n")
+		mend := r.gh.Break(githubtest.Fault{Method: "GET", Path: "/pulls/", Status: 503, Body: "{}"})
+		spec := r.get(p).Draft.Spec
+		r.runner.Of(r.hub)
+		r.hub.Applied(r.grant, r.runner, spec) // has it looked at
+		wait, err := r.Due(t.Context())
+		must(t, err)
+		if wait, err = r.Due(t.Context()); err != nil || wait <= 0 {
+			t.Fatalf("%s, %v", wait, err)
+		}
+		mend()
+		clock.Advance(wait)
+		r.settle()
+		r.says(p.SHA(), "success", "nothing to apply")
+	})
+}
+
+func TestTextOfOthersMeansNothingInACheckRun(t *testing.T) {
+	r := one(t, proposal.Options{})
+	p := r.propose("env", "image: node:22\n\"[x](http://evil.example) @ana <b>`www.evil.example`\": 1\nbootstrap: |\n  ```\n  echo '````' @ana\n")
+	v := r.says(p.SHA(), "failure", "Invalid")
+	for _, bad := range []string{"](http://", "@ana", "<b>", "www.evil", "http://"} {
+		if strings.Contains(v.Summary.String(), bad) {
+			t.Errorf("%q in %s", bad, v.Summary)
+		}
+	}
+	r.repo.Push(r.ana, "env", "right", githubtest.Files{path: githubtest.Text("image: node:22\nbootstrap: |\n  ```\n  echo '````' @ana\n")})
+	r.look(p)
+	text := r.check(p.SHA()).Text.String()
+	if !strings.HasPrefix(text, "`````diff\n") || !strings.HasSuffix(text, "\n`````") {
+		t.Errorf("the fence is shorter than what it holds: %s", text)
+	}
+}
+
+func TestWhoMergesSomethingElseAppliesNothingOfOthers(t *testing.T) {
+	each(t, func(t *testing.T, r *rig) {
+		withFile(t, r, "image: node:20\n")
+		other := r.repo.Propose(r.ana, "other", githubtest.Files{"x": githubtest.Text("x")})
+		env := r.propose("env", "image: node:22\n")
+		r.test(env)
+		env.Merge(r.eve, "merge") // who doesn't pass the gate
+		r.look(env)
+		other.Merge(r.ana, "merge")
+		r.look(other)
+		must(t, r.Pushed(t.Context(), r.id(), "main", r.repo.Head("main"), account(r.ana)))
+		r.settle()
+		if c := r.env().Current; c.Number != 1 {
+			t.Errorf("version %d was applied by %s", c.Number, c.AppliedBy)
 		}
 	})
 }

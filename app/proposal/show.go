@@ -113,9 +113,10 @@ type part struct {
 	branch  string // its name
 }
 
-// shown says that there is something to show: of what proposes nothing there is not.
+// shown says that there is something to show: of what proposes nothing there is not, and of what left the file alone no longer
+// once it is merged.
 func (p part) shown() bool {
-	return p.State != Closed && (p.File != None || p.Outcome == Wrong)
+	return p.State == Open && p.File != None || p.State == Merged && p.File != None && p.File != Unchanged
 }
 
 func (s *Service) part(tx *store.Tx, g access.Grant, p Proposal, runners []fleet.Runner) (part, error) {
@@ -212,7 +213,7 @@ func (p part) judge() opinion {
 	case Wrong:
 		return opinion{"failure", "Invalid, not applied", "What was merged is invalid, so the Environment stays as it is. Mend the file in another pull request."}
 	case Needs:
-		return opinion{"action_required", "Not applied yet", p.Detail}
+		return opinion{"action_required", "Not applied yet", p.needs()}
 	}
 	switch p.File {
 	case Deleted:
@@ -249,6 +250,17 @@ func (p part) judge() opinion {
 		return opinion{"action_required", "Valid: Test build " + t.State, "This is valid, but its Test build " + was(t.State) + ". It needs one that passes before it can be applied."}
 	}
 	return opinion{"action_required", "Valid: needs a Test build", "This is valid. It needs a passing Test build before it can be applied."}
+}
+
+// needs is what is to be done about what was merged.
+func (p part) needs() string {
+	switch {
+	case p.env.Draft != nil && !p.verdict.OK:
+		return p.verdict.Reason
+	case p.Detail != "":
+		return p.Detail
+	}
+	return "It can be applied now: somebody with access to this Repo does that on the Hub's page."
 }
 
 func was(state string) string {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/store"
 )
@@ -13,6 +14,8 @@ import (
 const (
 	// sweepAtOnce bounds how many Repos one round compares: the others come first in the next one.
 	sweepAtOnce = 200
+	// trunkEvery is how often the default branch is compared, too: pull requests say most of what becomes of it.
+	trunkEvery = time.Hour
 	// lookFor is how long a look may take until another Hub may do it.
 	lookFor = 2 * time.Minute
 	dueMost = 20
@@ -132,6 +135,10 @@ func (s *Service) lookAt(ctx context.Context, e entry) error {
 			return err
 		}
 		wait := min(tryMost, tryEvery<<min(e.tries, 10))
+		var gh *github.Error
+		if errors.As(looked, &gh) && gh.Kind == github.RateLimited {
+			wait = max(wait, gh.Until.Sub(tx.Now()))
+		}
 		s.o.Log.Warn().Err(looked).Int64("repo", int64(e.repo)).Int("pull_request", e.number).Dur("again_in", wait).Msg("look at a pull request")
 		_, err := tx.Exec(laterSQL, int64(e.repo), e.number, until, tx.Now().Add(wait))
 		return err
@@ -187,33 +194,45 @@ func (s *Service) Sweep(ctx context.Context) error {
 		if !mine {
 			continue // another Hub does it
 		}
-		if err := s.sweep(ctx, app, t.repo); err != nil {
+		if err := s.sweep(ctx, app, t.repo, time.UnixMilli(t.swept)); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
 			s.o.Log.Warn().Err(err).Int64("repo", int64(t.repo)).Msg("compare pull requests with GitHub's")
-			if github.RateLimited.Is(err) {
-				continue
-			}
 		}
 	}
 	return nil
 }
 
-func (s *Service) sweep(ctx context.Context, app *github.App, repo github.RepoID) error {
-	r, err := app.Repository(ctx, repo)
-	if gone(err) || err == nil && r.Archived {
+func (s *Service) sweep(ctx context.Context, app *github.App, repo github.RepoID, swept time.Time) error {
+	pulls, err := app.PullRequests(ctx, repo)
+	if gone(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	pulls, err := app.PullRequests(ctx, repo)
-	if err != nil {
+	var r github.Repository
+	if err := s.db.Read(ctx, func(tx *store.Tx) error {
+		known, err := access.ReadRepo(tx, repo)
+		r = github.Repository{ID: repo, DefaultBranch: known.DefaultBranch, Archived: known.Archived}
+		return err
+	}); err != nil {
 		return err
 	}
-	if err := s.trunk(ctx, app, r, look{}); err != nil {
-		return err
+	if r.DefaultBranch == "" || swept.Truncate(trunkEvery).Before(s.db.Now().Truncate(trunkEvery)) {
+		if r, err = app.Repository(ctx, repo); err == nil {
+			err = s.gate.RepoIs(ctx, r)
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.trunk(ctx, app, r, look{}); err != nil {
+			return err
+		}
+	}
+	if r.Archived {
+		return nil
 	}
 	runners, err := s.fleet.Runners(ctx)
 	if err != nil {
