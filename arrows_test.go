@@ -25,6 +25,7 @@ var arrows = map[string]string{
 	"app/config":      "app/github envspec",
 	"app/github":      "",
 	"app/audit":       "store",
+	"app/metrics":     "app/github",
 	"app/seal":        "store",
 	"app/access":      "store app/github app/seal app/audit app/fault",
 	"app/fleet":       "store app/audit app/fault runner/wire runner/redact",
@@ -36,7 +37,7 @@ var arrows = map[string]string{
 	"app/proposal":    "store envspec app/access app/checks app/environment app/fault app/fleet app/github app/variable runner/redact runner/wire",
 	"app/session":     "store app/access app/github app/environment app/variable app/fleet app/audit app/fault runner/wire",
 
-	"handlers":           "store envspec app/fault app/access app/environment app/proposal app/variable app/session app/fleet app/setup handlers/request handlers/api handlers/web handlers/webhook handlers/runnerapi",
+	"handlers":           "store envspec app/metrics app/fault app/access app/environment app/proposal app/variable app/session app/fleet app/setup handlers/request handlers/api handlers/web handlers/webhook handlers/runnerapi",
 	"handlers/request":   "app/fault",
 	"handlers/webhook":   "store app/github app/checks app/audit app/fault",
 	"handlers/runnerapi": "store app/fleet app/fault runner/wire",

@@ -18,13 +18,14 @@ import (
 
 // fileConfig is config.yml as a whole.
 type fileConfig struct {
-	Data   string        `yaml:"data"`
-	Log    string        `yaml:"log"`
-	Hub    config.Hub    `yaml:"hub"`
-	GitHub config.GitHub `yaml:"github"`
-	Access config.Access `yaml:"access"`
-	Dev    config.Dev    `yaml:"dev"`
-	Runner runner.Config `yaml:"runner"`
+	Data    string         `yaml:"data"`
+	Log     string         `yaml:"log"`
+	Hub     config.Hub     `yaml:"hub"`
+	GitHub  config.GitHub  `yaml:"github"`
+	Access  config.Access  `yaml:"access"`
+	Metrics config.Metrics `yaml:"metrics"`
+	Dev     config.Dev     `yaml:"dev"`
+	Runner  runner.Config  `yaml:"runner"`
 }
 
 const defaultData = "/var/lib/claude-hub"
@@ -56,7 +57,7 @@ func (f *configFlags) load() (fileConfig, error) {
 	cfg := fileConfig{Hub: config.DefaultHub(), Access: config.DefaultAccess(), Runner: runner.DefaultConfig()}
 	err := config.Load(f.file, &cfg)
 	if err == nil {
-		err = errors.Join(cfg.Hub.Check(), cfg.GitHub.Check(), cfg.Access.Check(), cfg.Dev.Check())
+		err = errors.Join(cfg.Hub.Check(), cfg.GitHub.Check(), cfg.Access.Check(), cfg.Metrics.Check(), cfg.Dev.Check())
 	}
 	if err != nil {
 		return cfg, usageError{err}

@@ -11,18 +11,20 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/app/metrics"
 	"github.com/claude-hub/claude-hub/app/setup"
 )
 
 // makeApp makes a GitHub App of a Hub at url, whichever way its credentials came.
-func makeApp(url string) func(github.Endpoints, github.Credentials) (*github.App, error) {
+func makeApp(url string, m *metrics.Metrics) func(github.Endpoints, github.Credentials) (*github.App, error) {
 	return func(at github.Endpoints, c github.Credentials) (*github.App, error) {
-		return github.New(github.Options{Endpoints: at, Credentials: c, Callback: strings.TrimRight(url, "/") + setup.CallbackPath, Version: version})
+		return github.New(github.Options{Endpoints: at, Credentials: c, Callback: strings.TrimRight(url, "/") + setup.CallbackPath, Version: version,
+			Observe: m.GitHub, Metrics: m.Registry()})
 	}
 }
 
 // openApp makes the GitHub App of the config; nil: the config has none. It asks GitHub nothing.
-func openApp(cfg fileConfig, url string) (*github.App, *github.Credentials, error) {
+func openApp(cfg fileConfig, url string, m *metrics.Metrics) (*github.App, *github.Credentials, error) {
 	if !cfg.GitHub.On() {
 		return nil, nil, nil
 	}
@@ -30,7 +32,7 @@ func openApp(cfg fileConfig, url string) (*github.App, *github.Credentials, erro
 	if err != nil {
 		return nil, nil, usageError{err}
 	}
-	app, err := makeApp(url)(cfg.GitHub.Endpoints(), cred)
+	app, err := makeApp(url, m)(cfg.GitHub.Endpoints(), cred)
 	if err != nil {
 		return nil, nil, usageError{fmt.Errorf("the section github of the config: %w", err)}
 	}

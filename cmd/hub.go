@@ -18,6 +18,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/environment"
 	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/app/metrics"
 	"github.com/claude-hub/claude-hub/app/proposal"
 	"github.com/claude-hub/claude-hub/app/seal"
 	"github.com/claude-hub/claude-hub/app/session"
@@ -47,6 +48,8 @@ type hub struct {
 	webhook   *webhook.Service
 	listener  net.Listener
 	server    *http.Server
+	metrics   *http.Server // nil: not at an address of its own
+	metricsOn net.Listener
 	stopping  chan struct{} // closed when streams and long polls should end
 	console   io.Writer     // what the operator reads; nil: nobody does
 	log       zerolog.Logger
@@ -74,7 +77,8 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 		}
 	}()
 	url := cmp.Or(cfg.Hub.URL, "http://"+listener.Addr().String())
-	app, given, err := openApp(cfg, url)
+	m := metrics.New(version)
+	app, given, err := openApp(cfg, url, m)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +114,7 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 		fleetOptions.Push = tokens
 	}
 	h.fleet = fleet.New(db, fleetOptions)
-	h.setup = setup.New(db, h.seal, h.app, setup.Options{Given: given, PublicURL: url, Suggest: cfg.GitHub.URL, At: cfg.GitHub.At, Push: cfg.GitHub.Push, Connect: makeApp(url), Gate: h.gate,
+	h.setup = setup.New(db, h.seal, h.app, setup.Options{Given: given, PublicURL: url, Suggest: cfg.GitHub.URL, At: cfg.GitHub.At, Push: cfg.GitHub.Push, Connect: makeApp(url, m), Gate: h.gate,
 		Changed: func(tx *store.Tx, in setup.Installation) error { return checks.Wake(tx, in.ID) }, Log: log})
 	h.vault = variable.New(db, h.seal, h.gate)
 	h.env = environment.New(db, h.fleet, h.vault, environment.Options{TestDeadline: cfg.Hub.TestDeadline, NoHostCredentials: !devMode(cfg)})
@@ -119,6 +123,7 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	h.checks = checks.New(db, h.app, checks.Options{Log: log})
 	if h.webhook, err = webhook.New(db, webhook.Options{
 		GitHub: h.app, Access: h.gate, Setup: h.setup, Proposals: h.proposals, Builds: h.env, Log: log,
+		Observe: func(o webhook.Outcome) { m.Delivery(string(o)) },
 	}); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -127,9 +132,13 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 		log.Warn().Str("listen", h.listener.Addr().String()).Msg("dev login is on: whoever reaches this address may sign in under any name and run commands in Sandboxes")
 	}
 	routes, err := handlers.New(handlers.Deps{
-		DB: db, Gate: h.gate, Setup: h.setup, Fleet: h.fleet, Vault: h.vault, Environments: h.env, Proposals: h.proposals, Sessions: h.sessions, Webhook: h.webhook, PublicURL: h.url, Version: version, Stopping: h.stopping, Log: log,
+		DB: db, Gate: h.gate, Setup: h.setup, Fleet: h.fleet, Vault: h.vault, Environments: h.env, Proposals: h.proposals, Sessions: h.sessions, Webhook: h.webhook, Metrics: m, MetricsToken: cfg.Metrics.Token.Reveal(), PublicURL: h.url, Version: version, Stopping: h.stopping, Log: log,
 	})
 	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	h.measure(m)
+	if err := h.openMetrics(m); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	h.server = handlers.NewServer(routes, log)
@@ -173,6 +182,9 @@ func (h *hub) run(ctx context.Context) error {
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- h.server.Serve(h.listener) }()
+	if h.metrics != nil {
+		go h.serveMetrics()
+	}
 	known, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
 	kept := make(chan struct{})
 	go func() { h.seal.Keep(known); close(kept) }()
@@ -195,6 +207,9 @@ func (h *hub) run(ctx context.Context) error {
 	defer cancel()
 	if e := h.server.Shutdown(grace); e != nil {
 		err = errors.Join(err, h.server.Close())
+	}
+	if h.metrics != nil {
+		err = errors.Join(err, h.metrics.Close())
 	}
 	h.webhook.Stop()
 	h.proposals.Stop()

@@ -6,10 +6,14 @@ import (
 	"net/http"
 	"net/url"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
 
+	"github.com/claude-hub/claude-hub/app/metrics"
+	"github.com/claude-hub/claude-hub/app/setup"
+	"github.com/claude-hub/claude-hub/handlers/api"
 	"github.com/claude-hub/claude-hub/handlers/request"
 )
 
@@ -79,6 +83,35 @@ func traced(log zerolog.Logger, quiet func(path string) bool, next http.Handler)
 		}()
 		next.ServeHTTP(a, r)
 	})
+}
+
+// measured counts requests by kind of route. What lasts as long as somebody looks is a kind of its own.
+func measured(m *metrics.Metrics, class func(path string) string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		a := &answer{ResponseWriter: w}
+		defer func() { m.Request(class(r.URL.Path), a.status, time.Since(began)) }()
+		next.ServeHTTP(a, r)
+	})
+}
+
+// classes are few and fixed, whatever anybody asks for.
+func classes(runners string) func(path string) string {
+	return func(path string) string {
+		switch {
+		case path == "/healthz", path == "/readyz", path == metrics.Path:
+			return "health"
+		case path == setup.HookPath:
+			return "webhook"
+		case strings.HasPrefix(path, runners):
+			return "runner"
+		case strings.HasSuffix(path, "/events"), strings.HasSuffix(path, "/exchange"), strings.HasSuffix(path, "/terminal"):
+			return "stream"
+		case strings.HasPrefix(path, api.Prefix+"/"):
+			return "api"
+		}
+		return "page"
+	}
 }
 
 func host(addr string) string {

@@ -15,6 +15,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/environment"
 	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/app/metrics"
 	"github.com/claude-hub/claude-hub/app/proposal"
 	"github.com/claude-hub/claude-hub/app/session"
 	"github.com/claude-hub/claude-hub/app/setup"
@@ -37,6 +38,9 @@ type Deps struct {
 	Fleet        *fleet.Fleet
 	Vault        *variable.Vault
 	Webhook      *webhook.Service
+	Metrics      *metrics.Metrics // nil: nothing is counted
+	// MetricsToken shows Metrics to who sends it; "": not here.
+	MetricsToken string
 	// PublicURL is how people and Runners reach this Hub. Over https, cookies are bound to it (__Host-).
 	PublicURL string
 	Version   string // of claude-hub
@@ -78,6 +82,9 @@ func New(d Deps) (http.Handler, error) {
 	runnerPath, runners := runnerapi.New(d.Fleet, d.Log)
 
 	r := mux.NewRouter()
+	if d.MetricsToken != "" {
+		r.Path(metrics.Path).Handler(d.Metrics.Handler(d.MetricsToken))
+	}
 	r.Path("/healthz").Methods(http.MethodGet, http.MethodHead).HandlerFunc(alive)
 	r.Path("/readyz").Methods(http.MethodGet, http.MethodHead).HandlerFunc(ready(func(ctx context.Context) error {
 		return d.DB.Read(ctx, func(*store.Tx) error { return nil })
@@ -89,9 +96,9 @@ func New(d Deps) (http.Handler, error) {
 	r.PathPrefix("/").Handler(browser)                                // pages
 
 	quiet := func(path string) bool {
-		return path == "/healthz" || path == "/readyz" || path == setup.HookPath || strings.HasPrefix(path, runnerPath) || strings.HasSuffix(path, "/exchange")
+		return path == "/healthz" || path == "/readyz" || path == setup.HookPath || path == metrics.Path || strings.HasPrefix(path, runnerPath) || strings.HasSuffix(path, "/exchange")
 	}
-	return traced(d.Log, quiet, secured(https, timed(r))), nil
+	return measured(d.Metrics, classes(runnerPath), traced(d.Log, quiet, secured(https, timed(r)))), nil
 }
 
 // newErrorLog carries what net/http itself complains about into our log.

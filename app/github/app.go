@@ -18,6 +18,7 @@ import (
 
 	ghapi "github.com/google/go-github/v62/github"
 	"github.com/palantir/go-githubapp/githubapp"
+	gometrics "github.com/rcrowley/go-metrics"
 )
 
 // Credentials are what GitHub gives for an App.
@@ -44,6 +45,8 @@ type Options struct {
 	Transport http.RoundTripper
 	// Observe is told of every request once its answer begins, by the goroutine that made it.
 	Observe func(Observed)
+	// Metrics is where go-githubapp counts; nil: nowhere.
+	Metrics gometrics.Registry
 }
 
 // App is the GitHub App: every call to GitHub goes through it. Its methods may be called from many goroutines, they return
@@ -112,8 +115,11 @@ func New(o Options) (*App, error) {
 		opts: o, at: o.Endpoints, cred: c, fence: f, rates: rates{m: map[string]*limit{}},
 		clients: map[int64]*ghapi.Client{}, where: map[RepoID]place{},
 	}
-	a.creator = githubapp.NewClientCreator(a.at.API+"/", a.at.GraphQL, c.AppID, []byte(c.PrivateKey.Reveal()),
-		githubapp.WithTransport(f), githubapp.WithClientTimeout(o.Timeout), githubapp.WithClientUserAgent(agent(o.Version)))
+	with := []githubapp.ClientOption{githubapp.WithTransport(f), githubapp.WithClientTimeout(o.Timeout), githubapp.WithClientUserAgent(agent(o.Version))}
+	if o.Metrics != nil {
+		with = append(with, githubapp.WithClientMiddleware(githubapp.ClientMetrics(o.Metrics)))
+	}
+	a.creator = githubapp.NewClientCreator(a.at.API+"/", a.at.GraphQL, c.AppID, []byte(c.PrivateKey.Reveal()), with...)
 	if a.app, err = a.creator.NewAppClient(); err != nil {
 		return nil, fail(Invalid, "The GitHub App's private key can't be used.")
 	}
