@@ -52,6 +52,22 @@ func Of(tx *store.Tx, id int64) (i Installation, ok bool, err error) {
 	return i, true, nil
 }
 
+// Trouble is why nothing works on a Repo of an installation, as Installation.Trouble says it; "" if all is well, and for a Repo
+// of none.
+func (s *Service) Trouble(ctx context.Context, installation int64) (says string, err error) {
+	if installation == 0 {
+		return "", nil
+	}
+	err = s.db.Read(ctx, func(tx *store.Tx) error {
+		i, ok, err := Of(tx, installation)
+		if ok {
+			says = i.Trouble()
+		}
+		return err
+	})
+	return says, err
+}
+
 func scanInstallation(scan func(...any) error) (i Installation, err error) {
 	var permissions string
 	var removed time.Time

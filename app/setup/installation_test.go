@@ -55,6 +55,14 @@ func TestEventsOfInstallationsSayOnlyWhereToLook(t *testing.T) {
 		if i := r.of(inst.ID); !i.Suspended || !strings.Contains(i.Trouble(), "suspended on octo") {
 			t.Fatalf("%+v", i)
 		}
+		if says, err := r.Trouble(r.ctx(), inst.ID); err != nil || says != r.of(inst.ID).Trouble() {
+			t.Errorf("%q %v", says, err)
+		}
+		for _, none := range []int64{0, 999_999} {
+			if says, err := r.Trouble(r.ctx(), none); err != nil || says != "" {
+				t.Errorf("%d: %q %v", none, says, err)
+			}
+		}
 		inst.Suspend(false)
 		r.told(inst.ID, "suspend")
 		if i := r.of(inst.ID); i.Suspended {

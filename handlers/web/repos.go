@@ -198,6 +198,11 @@ const fewRows = 5
 
 func (w *Web) repo(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
 	p := repoPage{Page: w.repoPage(r, g, "overview", g.Repo().Name)}
+	trouble, err := w.d.Setup.Trouble(r.Context(), g.Repo().Installation)
+	if err != nil {
+		return err
+	}
+	p.Alert = trouble
 	env, err := w.d.Environments.Get(r.Context(), g)
 	if err != nil {
 		return err
