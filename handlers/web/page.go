@@ -117,6 +117,13 @@ func (f *Form) take(err *fault.Error, order ...string) {
 	}
 }
 
+// fields is take for a page that says elsewhere what is wrong with no single field.
+func (f *Form) fields(err *fault.Error, order ...string) {
+	if len(err.Fields) > 0 {
+		f.take(err, order...)
+	}
+}
+
 // parse reads every page's template on top of the common ones. A page is named as its file.
 func parse(funcs template.FuncMap) (map[string]*template.Template, error) {
 	base, err := template.New("").Funcs(funcs).Option("missingkey=error").ParseFS(files, "templates/base.gohtml", "templates/parts.gohtml")

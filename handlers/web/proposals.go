@@ -66,7 +66,6 @@ type proposalPage struct {
 	Runners  []RunnerOption
 	AnyFit   bool
 	Apply    Form
-	Adopt    Form
 	WebBase  int64 // the revision of the web draft; 0: there is none
 	Own      bool  // the web draft has changes of its own
 }
@@ -157,7 +156,9 @@ func (w *Web) refusedOn(rw http.ResponseWriter, r *http.Request, g access.Grant,
 	if perr != nil {
 		return perr
 	}
-	at(&p, f)
+	if at(&p, f); len(f.Fields) == 0 {
+		p.Alert = f.Message // on top: its form may not be there any more
+	}
 	p.Refresh = 0
 	return w.render(rw, r, statusOf(f), "proposal", p)
 }
@@ -172,7 +173,7 @@ func (w *Web) testProposal(rw http.ResponseWriter, r *http.Request, g access.Gra
 	}
 	test, err := w.d.Proposals.Test(r.Context(), g, number, r.PostForm.Get("commit"), r.PostForm.Get("runner"))
 	if err != nil {
-		return w.refusedOn(rw, r, g, err, func(p *proposalPage, f *fault.Error) { p.Start.take(f, "runner") })
+		return w.refusedOn(rw, r, g, err, func(p *proposalPage, f *fault.Error) { p.Start.fields(f, "runner") })
 	}
 	return seeOther(rw, r, "/repos/"+g.Repo().ID.String()+"/tests/"+test.ID)
 }
@@ -190,7 +191,7 @@ func (w *Web) applyProposal(rw http.ResponseWriter, r *http.Request, g access.Gr
 	if err != nil {
 		return w.refusedOn(rw, r, g, err, func(p *proposalPage, f *fault.Error) {
 			p.Apply = Form{Values: map[string]string{"message": message}}
-			p.Apply.take(f, "message")
+			p.Apply.fields(f, "message")
 		})
 	}
 	return seeOther(rw, r, "/repos/"+g.Repo().ID.String()+"/versions/"+strconv.Itoa(v.Number)+"?applied=1")
@@ -210,7 +211,7 @@ func (w *Web) adoptProposal(rw http.ResponseWriter, r *http.Request, g access.Gr
 	}
 	draft, err := w.d.Proposals.Adopt(r.Context(), g, number, base)
 	if err != nil {
-		return w.refusedOn(rw, r, g, err, func(p *proposalPage, f *fault.Error) { p.Adopt.take(f) })
+		return w.refusedOn(rw, r, g, err, func(*proposalPage, *fault.Error) {})
 	}
 	return w.saved(rw, r, g, draft)
 }
@@ -221,7 +222,7 @@ func (w *Web) lookAtProposal(rw http.ResponseWriter, r *http.Request, g access.G
 		return err
 	}
 	if err := w.d.Proposals.Again(r.Context(), g, number); err != nil {
-		return w.refusedOn(rw, r, g, err, func(p *proposalPage, f *fault.Error) { p.Alert = f.Message })
+		return w.refusedOn(rw, r, g, err, func(*proposalPage, *fault.Error) {})
 	}
 	return seeOther(rw, r, proposalPath(g, number)+"?again=1")
 }
