@@ -35,6 +35,16 @@ func (g *Gate) ForgetPerson(ctx context.Context, githubID int64) error {
 	})
 }
 
+// askAgain has the next check ask GitHub. What is there stays until then: it can only have become more.
+func (g *Gate) askAgain(ctx context.Context, who Person) error {
+	return g.db.Write(ctx, func(tx *store.Tx) error {
+		if _, err := tx.Exec(bumpSQL, who.id); err != nil {
+			return fmt.Errorf("have the access of %s asked for again: %w", who.id, err)
+		}
+		return nil
+	})
+}
+
 // ForgetRepo drops everybody's access to a Repo.
 func (g *Gate) ForgetRepo(ctx context.Context, repo github.RepoID) error {
 	if app, err := g.github.App(); err == nil {

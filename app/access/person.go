@@ -206,7 +206,7 @@ func (g *Gate) whose(ctx context.Context, secret, kind string) (Person, error) {
 	case errors.Is(err, store.ErrNotFound):
 		return Person{}, errNobody
 	case errors.Is(err, errDenied):
-		return Person{}, fault.New(fault.Unauthorized, "GitHub no longer shows a Repo of this Hub to %s. %s", who.login, g.howToInstall())
+		return Person{}, fault.New(fault.Unauthorized, "GitHub no longer shows %s a Repo that this Hub's App is installed on. %s", who.login, g.howToInstall())
 	case errors.As(err, &signedOut) && kind == kindToken:
 		return Person{}, fault.New(fault.Unauthorized, "The sign-in at GitHub behind this token has ended. It works again once %s has signed in to the Hub in a browser.", who.login)
 	case errors.As(err, &signedOut):

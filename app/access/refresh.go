@@ -39,24 +39,27 @@ func topic(person string) string { return "access/" + person }
 
 // flight is one question to GitHub about a person. All who want to know in this Hub wait for the same.
 type flight struct {
-	done chan struct{}
-	err  error
+	began time.Time
+	done  chan struct{}
+	err   error
 }
 
-// refresh returns once the person's list is as GitHub had it at since or later. It waits for patience, while the question
-// goes on for others. The error is an *awayError, a *signedOutError or the store's.
+// refresh returns once the person's list is as GitHub had it at since or later. It waits for a question for as long as
+// patience after that was asked, while the question goes on for others. The error is an *awayError, a *signedOutError or the
+// store's.
 func (g *Gate) refresh(ctx context.Context, person string, since time.Time, patience time.Duration) error {
-	enough := time.NewTimer(patience)
-	defer enough.Stop()
 	for {
 		f, mine := g.fly(person, since)
+		enough := time.NewTimer(patience - time.Since(f.began))
 		select {
 		case <-f.done:
+			enough.Stop()
 			if mine || f.err != nil {
 				return f.err
 			}
 			// It was for somebody who may have been content with less; one's own sees at once whether it did.
 		case <-ctx.Done():
+			enough.Stop()
 			return ctx.Err()
 		case <-enough.C:
 			return &awayError{"GitHub takes too long to answer."}
@@ -71,7 +74,7 @@ func (g *Gate) fly(person string, since time.Time) (f *flight, mine bool) {
 	if f := g.flights[person]; f != nil {
 		return f, false
 	}
-	f = &flight{done: make(chan struct{})}
+	f = &flight{began: time.Now(), done: make(chan struct{})}
 	if g.life.Err() != nil {
 		f.err = &awayError{"The Hub stops."}
 		close(f.done)

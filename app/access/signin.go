@@ -49,9 +49,9 @@ func (g *Gate) InstallURL() string {
 
 func (g *Gate) howToInstall() string {
 	if to := g.InstallURL(); to != "" {
-		return "The App is installed at " + to + "."
+		return "Install the App at " + to + ", or ask an owner to."
 	}
-	return "The Hub's operator knows where its App is installed."
+	return "The Hub's operator knows how to install its App."
 }
 
 // BeginSignIn starts a sign-in: the browser is sent to url, and keeps the secret browser, in a cookie of its own, until it
@@ -236,7 +236,7 @@ func (g *Gate) Installations(ctx context.Context, who Person) ([]github.Installa
 	if who.github == 0 {
 		return nil, fault.New(fault.Refused, "Only who signed in through GitHub has installations there.")
 	}
-	if err := g.ForgetPerson(ctx, who.github); err != nil {
+	if err := g.askAgain(ctx, who); err != nil {
 		return nil, err
 	}
 	var all []github.Installation
