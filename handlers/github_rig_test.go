@@ -12,6 +12,8 @@ import (
 	"github.com/claude-hub/claude-hub/app/apptest"
 	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/app/github/githubtest"
+	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/runner/wire"
 	"github.com/claude-hub/claude-hub/store"
 )
 
@@ -167,4 +169,21 @@ func (b *browser) ids(repos ...githubtest.Repo) (all []github.RepoID) {
 		all = append(all, github.RepoID(r.ID))
 	}
 	return all
+}
+
+// terminal opens one in a new Session of acme/rocket, and answers its path.
+func (w *town) terminal(b *browser) string {
+	w.t.Helper()
+	g, r := b.grant(w.rocket), w.Runner("r1")
+	w.Applied(g, r, spec())
+	sn, err := w.Sessions.Start(w.t.Context(), g, session.StartInput{Runner: r.ID})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	r.MustReport(r.Item(), wire.StateRunning, wire.SessionDetail{Workspace: true})
+	channel, err := w.Sessions.Open(w.t.Context(), g, sn.ID, wire.ChannelSpec{Argv: []string{"true"}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return pathOf(w.rocket) + "/sessions/" + sn.ID + "/channels/" + channel
 }

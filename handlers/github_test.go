@@ -2,6 +2,7 @@ package handlers_test
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strings"
@@ -10,8 +11,10 @@ import (
 
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/apptest"
+	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/app/github/githubtest"
 	"github.com/claude-hub/claude-hub/app/github/githubtest/checked"
+	"github.com/claude-hub/claude-hub/handlers"
 	"github.com/claude-hub/claude-hub/store/storetest"
 )
 
@@ -180,6 +183,7 @@ func TestPagesSayAsOfWhenWhileGitHubIsAway(t *testing.T) {
 	b := w.in(w.ana)
 	token := b.tokenOf()
 	b.see(pathOf(w.rocket), "acme/rocket")
+	terminal := w.terminal(b)
 	mend := w.gh.Break(githubtest.Fault{Status: http.StatusBadGateway})
 	clock.Advance(10 * time.Minute)
 	const away = "As of 12:00 UTC: GitHub can't be reached now."
@@ -195,6 +199,9 @@ func TestPagesSayAsOfWhenWhileGitHubIsAway(t *testing.T) {
 	if p := w.api(http.MethodPost, pathOf(w.rocket)+"/sessions/x/channels", token, map[string]any{}, nil); p.status != http.StatusServiceUnavailable {
 		t.Errorf("a terminal isn't reading: %d %s", p.status, p.body)
 	}
+	if p := w.api(http.MethodPost, terminal+"/exchange", token, map[string]any{}, nil); p.status != http.StatusOK {
+		t.Errorf("a terminal that was opened before: %d %s", p.status, p.body)
+	}
 	if p := w.api(http.MethodPost, pathOf(w.rocket)+"/sessions", token, map[string]any{}, nil); p.status != http.StatusServiceUnavailable || !strings.Contains(p.body, `"code":"unavailable"`) {
 		t.Errorf("the API, starting: %d %s", p.status, p.body)
 	}
@@ -204,6 +211,54 @@ func TestPagesSayAsOfWhenWhileGitHubIsAway(t *testing.T) {
 	clock.Advance(time.Minute)
 	if p := b.see(pathOf(w.rocket), "acme/rocket"); strings.Contains(p.body, "be reached now") {
 		t.Error("GitHub is back")
+	}
+}
+
+func TestALostRepoEndsAnOpenTerminalAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newTown(t, storetest.New(t), checked.New(t, githubtest.Options{}), apptest.Options{})
+	b := w.in(w.ana)
+	second := w.gh.Repo("acme/second", true, nil)
+	second.Allow(w.ana, "read") // so that she stays signed in
+	w.inst.Add(second)
+	terminal, token, before := w.terminal(b), b.tokenOf(), b.grant(w.rocket)
+	h, err := handlers.New(w.deps())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, asked := storetest.Watch(t.Context())
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, w.url+"/api/v1"+terminal+"/exchange", strings.NewReader(`{"wait_ms": 15000}`))
+	r.Header.Set("Authorization", "Bearer "+token)
+	rw, answered := httptest.NewRecorder(), make(chan struct{})
+	go func() { h.ServeHTTP(rw, r); close(answered) }()
+	deadline := time.After(10 * time.Second)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for granted := false; ; {
+		select {
+		case <-answered:
+			if !granted || rw.Code != http.StatusNotFound || !strings.Contains(rw.Body.String(), "no access to it") {
+				t.Errorf("granted: %v, then %d %s", granted, rw.Code, rw.Body)
+			}
+			parts := strings.Split(terminal, "/")
+			if _, err := w.Sessions.Exchange(t.Context(), before, parts[4], parts[6], fleet.ClientMove{}); err == nil {
+				t.Error("what runs in the terminal goes on")
+			}
+			return
+		case <-deadline:
+			t.Fatal("the terminal goes on")
+		case <-tick.C:
+		}
+		switch {
+		case len(asked.All()) < 2: // whose token it is, and whether the Repo is theirs
+		case !granted:
+			w.rocket.Allow(w.ana, "")
+			granted = true
+		default: // as a webhook says it
+			if err := w.Gate.ForgetPerson(t.Context(), w.ana.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }
 

@@ -127,8 +127,8 @@ func New(d Deps) *mux.Router {
 	on(http.MethodPost, "/repos/{repo}/sessions/{session}/delete", sessions, a.granted(a.deleteSession))
 	on(http.MethodGet, "/repos/{repo}/sessions/{session}/log", read, a.granted(a.sessionLog))
 	on(http.MethodPost, "/repos/{repo}/sessions/{session}/channels", sessions, a.granted(a.openChannel))
-	on(http.MethodPost, "/repos/{repo}/sessions/{session}/channels/{channel}/exchange", sessions, a.granted(a.exchange))
-	on(http.MethodDelete, "/repos/{repo}/sessions/{session}/channels/{channel}", sessions, a.granted(a.closeChannel))
+	on(http.MethodPost, "/repos/{repo}/sessions/{session}/channels/{channel}/exchange", sessions, underWay(a.granted(a.exchange)))
+	on(http.MethodDelete, "/repos/{repo}/sessions/{session}/channels/{channel}", sessions, underWay(a.granted(a.closeChannel)))
 	return root
 }
 
@@ -188,6 +188,14 @@ func (a *api) granted(h func(http.ResponseWriter, *http.Request, access.Grant) e
 			return err
 		}
 		return h(w, r, g)
+	}
+}
+
+// underWay is for what goes on with something that was opened before: it takes no fresher answer of GitHub's than Gate.Hold
+// does, so that GitHub's being away ends no terminal at once.
+func underWay(h reply) reply {
+	return func(w http.ResponseWriter, r *http.Request, who access.Person) error {
+		return h(w, r.WithContext(access.Reading(r.Context())), who)
 	}
 }
 

@@ -206,7 +206,13 @@ func (a *api) exchange(w http.ResponseWriter, r *http.Request, g access.Grant) e
 		}
 		move.Controls = append(move.Controls, control)
 	}
-	state, err := a.Sessions.Exchange(r.Context(), g, mux.Vars(r)["session"], mux.Vars(r)["channel"], move)
+	sessionID, channel := mux.Vars(r)["session"], mux.Vars(r)["channel"]
+	held, release := a.Gate.Hold(r.Context(), g)
+	defer release()
+	state, err := a.Sessions.Exchange(held, g, sessionID, channel, move)
+	if held.Err() != nil && r.Context().Err() == nil { // access ended while this waited: so does what runs
+		err = errors.Join(access.ErrNotFound, a.Sessions.Close(context.WithoutCancel(r.Context()), g, sessionID, channel))
+	}
 	if err != nil {
 		return err
 	}
