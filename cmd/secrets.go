@@ -88,7 +88,8 @@ func secretsResetCommand() *cobra.Command {
 		Use: "secrets-reset", Short: "Give up the Sensitive values whose encryption key is lost", Args: cobra.NoArgs,
 		Long: `Clear the Sensitive values that the keys of the Hub's config don't open, and only those: where the key is lost, so are
 they. Each Variable stays, with its name, its “available at build” and its Links, and needs a value again; until then
-its Repo's Sessions don't start and Test builds are refused.
+its Repo's Sessions don't start and Test builds are refused. The keys of a GitHub App that was set up in the browser and people's sign-ins at
+GitHub go the same way: the App is then set up again, where the Hub's console says, and everybody signs in again.
 
 No Hub may run on the database. It says what it would clear and asks before it does.`,
 		Example: "  claude-hub secrets-reset --config config.yml --dry-run\n  claude-hub secrets-reset --config config.yml",

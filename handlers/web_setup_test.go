@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/apptest"
 	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/app/github/githubtest"
@@ -364,6 +365,48 @@ func TestAnAppIsEnteredByHandAndItsSecretsNeverSentBack(t *testing.T) {
 		}
 		if p := b.see("/setup/checklist"); step(t, p, "hook") != "done" || step(t, p, "app") != "done" {
 			t.Error(p.body)
+		}
+	})
+}
+
+func TestAnAppOfTheConfigIsNamedAndNotChanged(t *testing.T) {
+	t.Parallel()
+	checked.Both(t, func(t *testing.T, gh *githubtest.Server) {
+		server := httptest.NewUnstartedServer(nil)
+		address := "http://" + server.Listener.Addr().String()
+		ana := gh.Person("ana")
+		gh.Org("octo")
+		made := gh.App(githubtest.AppOptions{Owner: "octo", Name: "Configured", HookURL: address + "/webhook/github", Callbacks: []string{address + "/auth/github/callback"}})
+		u := gh.URLs()
+		cred := github.Credentials{
+			AppID: made.ID, ClientID: made.ClientID, ClientSecret: github.NewSecret(made.ClientSecret), PrivateKey: github.NewSecret(made.PrivateKey),
+			WebhookSecrets: []github.Secret{github.NewSecret(made.WebhookSecret)},
+		}
+		app, err := github.New(github.Options{Endpoints: github.Endpoints{Web: u.Web, API: u.API, GraphQL: u.GraphQL}, Credentials: cred, Callback: address + "/auth/github/callback"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		hub := apptest.New(t, storetest.New(t), apptest.Options{
+			NoDev: true, Access: access.Options{GitHub: github.NewHolder(app)}, Setup: setup.Options{Given: &cred, PublicURL: address},
+		})
+		s := &bare{site: siteOn(t, server, hub), gh: gh, ana: ana}
+		repo := gh.Repo("octo/app", true, githubtest.Files{"a": githubtest.Text("a")})
+		repo.Allow(ana, "read")
+		inst := gh.Install(made.ID, gh.Org("octo"), ana, repo)
+		if err := hub.Setup.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b := s.browser()
+		s.signIn(b)
+		b.see("/setup", "section github", "changed there, and not here")
+		if p := b.post("/setup", url.Values{"token": {"x"}}); p.status != http.StatusConflict || !strings.Contains(p.body, "section github") {
+			t.Errorf("%d\n%s", p.status, p.body)
+		}
+		p := b.see("/setup/checklist", "named by the Hub&#39;s config", "On octo.")
+		for id, want := range map[string]string{"app": "done", "hook": "done", "install": "done"} {
+			if got := step(t, p, id); got != want {
+				t.Errorf("%s: %s, want %s (installation %d)", id, got, want, inst.ID)
+			}
 		}
 	})
 }

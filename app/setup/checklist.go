@@ -82,21 +82,29 @@ func (s *Service) checklist(ctx context.Context, mine func(int64) bool) ([]Step,
 	}
 	var all []Installation
 	var heard heard
+	var aside string
 	if err := s.db.Read(ctx, func(tx *store.Tx) (err error) {
 		if all, err = installations(tx, app.ID()); err != nil {
 			return err
 		}
-		heard, err = heardOf(tx, app.ID())
+		if heard, err = heardOf(tx, app.ID()); err != nil || s.o.Given == nil {
+			return err
+		}
+		err = tx.Row(appNameSQL).Scan(&aside)
+		if errors.Is(err, store.ErrNotFound) {
+			err = nil
+		}
 		return err
 	}); err != nil {
 		return nil, err
 	}
 	a := s.ask(ctx, app)
-	steps := []Step{s.appStep(app, a), s.permissionStep(app, a), s.hookStep(app, a), heardStep(heard, s.deaf(app.Endpoints().Web))}
+	steps := []Step{s.appStep(app, a, aside), s.permissionStep(app, a), s.hookStep(app, a), heardStep(heard, s.deaf(app.Endpoints().Web))}
 	return append(steps, s.installationSteps(all, mine)...), nil
 }
 
-func (s *Service) appStep(app *github.App, a answers) Step {
+// appStep: aside is the name of an App that was set up in the browser, and that the config's wins over.
+func (s *Service) appStep(app *github.App, a answers, aside string) Step {
 	step := Step{ID: "app", Title: "The Hub is a GitHub App", State: Done}
 	from := "set up on this page"
 	if s.o.Given != nil {
@@ -111,6 +119,9 @@ func (s *Service) appStep(app *github.App, a answers) Step {
 		step.Says = fmt.Sprintf("GitHub doesn't accept the key of the App with the id %d, %s: it was deleted there, or its key was.", app.ID(), from)
 	default:
 		step.State, step.Says = Unknown, sentence(a.selfErr)
+	}
+	if aside != "" {
+		step.Says += fmt.Sprintf(" It wins over %q, which was set up on this page.", aside)
 	}
 	return step
 }

@@ -224,6 +224,7 @@ func (s *Service) load(ctx context.Context) error {
 	}
 	s.current.Store(next)
 	s.asked.forget()
+	s.heard.Store(0)
 	return nil
 }
 

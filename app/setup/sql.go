@@ -9,6 +9,7 @@ ON CONFLICT (one) DO UPDATE SET revision = excluded.revision, web = excluded.web
 	touchSQL = `UPDATE github_app SET revision = $1 WHERE one = 1`
 
 	appIDSQL   = `SELECT app_id FROM github_app WHERE one = 1`
+	appNameSQL = `SELECT name FROM github_app WHERE one = 1`
 	dropAppSQL = `DELETE FROM github_app`
 
 	secretsSQL       = `SELECT id, kind, sealed, until FROM github_secrets ORDER BY made_at DESC, id DESC`

@@ -47,8 +47,8 @@ func (w *Web) cookieOf(r *http.Request, name string) string {
 type setupOpenPage struct {
 	Page
 	Token string
-	// App says that the Hub is one already.
-	App bool
+	// App says that the Hub is one already, Config that its config says which.
+	App, Config bool
 }
 
 type setupPage struct {
@@ -76,11 +76,11 @@ func (w *Web) setupPage(rw http.ResponseWriter, r *http.Request) error {
 }
 
 func (w *Web) showSetupOpen(rw http.ResponseWriter, r *http.Request, status int, token, alert string) error {
-	is, err := w.d.Setup.Configured(r.Context())
+	app, known, err := w.d.Setup.App(r.Context())
 	if err != nil {
 		return err
 	}
-	p := setupOpenPage{Page: w.page(r, "Set up the GitHub App"), Token: token, App: is}
+	p := setupOpenPage{Page: w.page(r, "Set up the GitHub App"), Token: token, App: known && !app.Lost, Config: app.FromConfig}
 	p.Alert = alert
 	return w.render(rw, r, status, "setup-open", p)
 }
@@ -109,7 +109,7 @@ func (w *Web) showSetup(rw http.ResponseWriter, r *http.Request, status int, p s
 	alert := p.Alert
 	p.Page = w.page(r, "Set up the GitHub App")
 	p.Alert = alert
-	if p.App, p.Known, err = w.d.Setup.App(r.Context()); err != nil && !github.NoApp.Is(err) {
+	if p.App, p.Known, err = w.d.Setup.App(r.Context()); err != nil {
 		return err
 	}
 	p.Rotate, p.Expires = visit.Rotate, visit.Expires

@@ -27,7 +27,7 @@ func setupPages(base Page, now time.Time) map[string][]any {
 	moving := base
 	moving.Refresh = retest
 	return map[string][]any{
-		"setup-open": {setupOpenPage{Page: out}, setupOpenPage{Page: out, Token: hostile}, setupOpenPage{Page: base, App: true}},
+		"setup-open": {setupOpenPage{Page: out}, setupOpenPage{Page: out, Token: hostile}, setupOpenPage{Page: base, App: true}, setupOpenPage{Page: base, App: true, Config: true}},
 		"setup": {
 			setupPage{Page: out, Form: Form{Values: map[string]string{"name": "x"}}, Expires: now}, setupPage{Page: base, Form: wrong, Retype: true, Lacking: true, Expires: now},
 			setupPage{Page: out, Known: true, App: app, Rotate: true, Expires: now}, setupPage{Page: out, Known: true, App: lost, Expires: now},
