@@ -308,6 +308,20 @@ func TestWhoTakesTheAuthorizationBackIsSignedOut(t *testing.T) {
 	})
 }
 
+// GitHub made the next pair and its answer was lost: the old one is dead, so there is no way but to sign in again.
+func TestALostExchangeIsSaidToThePerson(t *testing.T) {
+	r := one(t, access.Options{})
+	ana, session := r.in(r.ana)
+	r.advance(8 * time.Hour)
+	r.gh.Break(githubtest.Fault{Path: "/login/oauth/access_token", Times: 1, After: true, Cut: -1})
+	_, err := r.Repo(t.Context(), ana, r.id())
+	r.wants(fault.Unauthorized, err)
+	_, err = r.Browser(t.Context(), session)
+	r.wants(fault.Unauthorized, err)
+	again, _ := r.in(r.ana)
+	r.may(again, r.repo)
+}
+
 func TestTokensThatLastNeedNoRefresh(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, storetest.New(t), githubtest.Options{GHES: true}, githubtest.AppOptions{Lasting: true}, access.Options{})

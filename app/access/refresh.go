@@ -223,7 +223,7 @@ func (g *Gate) follow(ctx context.Context, q question) error {
 	if err != nil {
 		return g.trouble(ctx, q, err)
 	}
-	return g.db.Write(ctx, func(tx *store.Tx) error {
+	err = g.db.Write(ctx, func(tx *store.Tx) error {
 		n, err := tx.Exec(keptSQL, q.person, q.claim, q.asked.UnixMilli(), q.forgets, said.named.UnixMilli())
 		if err != nil {
 			return fmt.Errorf("save when GitHub was asked: %w", err)
@@ -240,6 +240,10 @@ func (g *Gate) follow(ctx context.Context, q question) error {
 		tx.After(func() { g.knows(q.person, q.asked) })
 		return g.keepList(tx, q.person, q.asked, said.list)
 	})
+	if err != nil {
+		g.release(ctx, q)
+	}
+	return err
 }
 
 // pause waits, and says whether ctx still goes on.
