@@ -11,6 +11,7 @@ import (
 type openPage struct {
 	Page
 	Form       Form
+	App        bool   // this Hub has a GitHub App
 	InstallURL string // where the App is installed; empty: that is not what is missing, or there is none
 }
 
@@ -20,7 +21,7 @@ func (w *Web) openRepoPage(rw http.ResponseWriter, r *http.Request, _ access.Per
 
 func (w *Web) showOpen(rw http.ResponseWriter, r *http.Request, status int, form Form, install string) error {
 	p := openPage{Page: w.page(r, "Open a Repo"), Form: form, InstallURL: install}
-	p.Typing = true
+	p.Typing, p.App = true, w.hasApp()
 	return w.render(rw, r, status, "open", p)
 }
 
@@ -49,6 +50,11 @@ func (w *Web) openRepo(rw http.ResponseWriter, r *http.Request, who access.Perso
 		status = http.StatusConflict
 	}
 	return w.showOpen(rw, r, status, form, w.installPath())
+}
+
+func (w *Web) hasApp() bool {
+	_, err := w.d.Gate.App()
+	return err == nil
 }
 
 // installPath is the link to where the App is installed, by way of the Hub, which remembers who left; empty: there is no App,

@@ -99,8 +99,8 @@ func (w *Web) repos(rw http.ResponseWriter, r *http.Request, who access.Person) 
 			p.Refresh = pollMoving
 		}
 	}
-	if _, err := w.d.Gate.App(); err == nil {
-		p.App, p.InstallURL = true, w.installPath()
+	if p.App = w.hasApp(); p.App {
+		p.InstallURL = w.installPath()
 	}
 	runners, err := w.d.Fleet.Runners(r.Context())
 	if err != nil {

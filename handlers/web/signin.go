@@ -90,7 +90,7 @@ func (w *Web) signInPage(rw http.ResponseWriter, r *http.Request) error {
 
 func (w *Web) showSignIn(rw http.ResponseWriter, r *http.Request, status int, back string, form Form) error {
 	p := signInPage{Page: w.page(r, "Sign in"), Form: form, ReturnTo: back}
-	if _, err := w.d.Gate.App(); err == nil {
+	if w.hasApp() {
 		p.GitHub = gitHubPath(back)
 	}
 	return w.render(rw, r, status, "sign-in", p)
