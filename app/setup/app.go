@@ -178,7 +178,7 @@ func (s *Service) save(ctx context.Context, visit string, a accepted) error {
 	return s.load(ctx)
 }
 
-// Drop takes away the App that was set up, for a GitHub that is gone with it. by says in the audit log who does.
+// Drop takes away the App that was set up with all that is known of it, for a GitHub that is gone with it. by says in the audit log who does.
 func (s *Service) Drop(ctx context.Context, by string) error {
 	if s.o.Given != nil {
 		return errGiven
@@ -189,6 +189,11 @@ func (s *Service) Drop(ctx context.Context, by string) error {
 			return nil
 		} else if err != nil {
 			return fmt.Errorf("read the GitHub App: %w", err)
+		}
+		for _, q := range []string{dropInstallationsSQL, dropHeardSQL} { // another App may get its id
+			if _, err := tx.Exec(q, id); err != nil {
+				return fmt.Errorf("drop where the GitHub App is installed: %w", err)
+			}
 		}
 		for _, q := range []string{dropSecretsSQL, dropAppSQL} {
 			if _, err := tx.Exec(q); err != nil {

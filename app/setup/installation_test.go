@@ -133,6 +133,31 @@ func TestWhatNoEventToldIsFoundBySync(t *testing.T) {
 	})
 }
 
+func TestNothingOfAnAppThatWasDroppedIsTheNextOnes(t *testing.T) {
+	t.Parallel()
+	each(t, func(r *rig) {
+		r.create("Our Hub", false)
+		inst := r.gh.Install(r.app().ID(), r.org, r.ana, r.repo)
+		r.told(inst.ID, "created")
+		if err := r.Heard(r.ctx(), "push"); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // the second time there is nothing
+			if err := r.Drop(r.ctx(), "test"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := r.holder.App(); !github.NoApp.Is(err) {
+			t.Error(err)
+		}
+		for _, table := range []string{"github_app", "github_secrets", "github_installations", "github_heard"} {
+			if n := r.count(table); n != 0 {
+				t.Errorf("%s has %d rows", table, n)
+			}
+		}
+	})
+}
+
 func TestAnAnswerThatWasAskedForEarlierDoesNotUndoALaterOne(t *testing.T) {
 	t.Parallel()
 	each(t, func(r *rig) {

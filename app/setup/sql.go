@@ -43,6 +43,8 @@ ON CONFLICT (id) DO UPDATE SET app_id = excluded.app_id, account_id = excluded.a
   account_type = excluded.account_type, all_repos = excluded.all_repos, suspended = excluded.suspended, permissions = excluded.permissions,
   url = excluded.url, asked_at = excluded.asked_at, removed_at = NULL`
 	removeInstallationSQL = `UPDATE github_installations SET removed_at = $2, asked_at = $3 WHERE id = $1`
+	dropInstallationsSQL  = `DELETE FROM github_installations WHERE app_id = $1`
+	dropHeardSQL          = `DELETE FROM github_heard WHERE app_id = $1`
 
 	heardSQL = `SELECT event, at FROM github_heard WHERE app_id = $1`
 	hearSQL  = `INSERT INTO github_heard (app_id, event, at) VALUES ($1, $2, $3) ON CONFLICT (app_id) DO UPDATE SET event = excluded.event, at = excluded.at`
