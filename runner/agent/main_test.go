@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -147,7 +148,8 @@ func (im image) write(root string) error {
 	for p, content := range im.Files {
 		os.MkdirAll(filepath.Dir(root+strings.TrimSuffix(p, "/")), 0o755)
 		if strings.HasSuffix(p, "/") {
-			if err := os.Mkdir(root+p, 0o700); err != nil {
+			// A file of it may have come first.
+			if err := errors.Join(os.MkdirAll(root+p, 0o700), os.Chmod(root+p, 0o700)); err != nil {
 				return err
 			}
 			continue
