@@ -146,8 +146,8 @@ func Open(ctx context.Context, db *store.DB, o Options) (*Gate, error) {
 // DevLogin tells whether anyone can sign in under any name.
 func (g *Gate) DevLogin() bool { return g.dev }
 
-// listed tells whether the config lists a person.
-func (g *Gate) listed(githubID int64) bool {
+// invited tells whether the config lists a person.
+func (g *Gate) invited(githubID int64) bool {
 	return githubID != 0 && slices.Contains(g.people, githubID)
 }
 

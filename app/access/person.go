@@ -194,7 +194,7 @@ func (g *Gate) whose(ctx context.Context, secret, kind string) (Person, error) {
 					}
 				}
 			}
-			v.who, v.yes = who, who.github == 0 || v.standing.any || g.listed(who.github)
+			v.who, v.yes = who, who.github == 0 || v.standing.any || g.invited(who.github)
 			return nil
 		})
 		return v, err

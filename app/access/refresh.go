@@ -302,17 +302,17 @@ func (g *Gate) ask(ctx context.Context, app *github.App, q *question) (answer, e
 		}
 		renewed = true
 	}
-	said, err := g.listOf(ctx, app, q)
+	said, err := g.askOnce(ctx, app, q)
 	if github.Unauthorized.Is(err) && !renewed && !q.tokens.Refresh.Empty() {
 		if err := g.renew(ctx, app, q); err != nil {
 			return answer{}, err
 		}
-		said, err = g.listOf(ctx, app, q)
+		said, err = g.askOnce(ctx, app, q)
 	}
 	return said, err
 }
 
-func (g *Gate) listOf(ctx context.Context, app *github.App, q *question) (answer, error) {
+func (g *Gate) askOnce(ctx context.Context, app *github.App, q *question) (answer, error) {
 	said := answer{named: q.named}
 	user := app.User(q.tokens.Access)
 	if q.asked.Sub(q.named) >= nameAge {

@@ -174,7 +174,7 @@ func (g *Gate) admit(ctx context.Context, app *github.App, tokens github.UserTok
 	if err != nil {
 		return Person{}, "", inWords(err)
 	}
-	if len(list) == 0 && !g.listed(me.ID) {
+	if len(list) == 0 && !g.invited(me.ID) {
 		g.log.Info().Int64("github_id", me.ID).Str("login", me.Login).Msg("refused a sign-in: GitHub shows this person no Repo of the App")
 		return Person{}, "", ErrNoRepos
 	}
