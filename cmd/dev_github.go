@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/claude-hub/claude-hub/app/config"
 	"github.com/claude-hub/claude-hub/app/github"
@@ -20,6 +21,15 @@ import (
 type fakeGitHub struct {
 	*githubtest.Server
 	ana, bob, org githubtest.Account
+	repo          githubtest.Repo
+	image         string
+	proposing     sync.WaitGroup
+}
+
+// Close ends it after what still goes on in it.
+func (gh *fakeGitHub) Close() {
+	gh.proposing.Wait()
+	gh.Server.Close()
 }
 
 // fakeListen is where it listens if that is free.
@@ -52,8 +62,8 @@ func (gh *fakeGitHub) only(cfg fileConfig) fileConfig {
 
 const fakeRepo = "octo/wordcount"
 
-// scene makes the Repo that there is to try: a private application with its Environment in the file, and a pull request
-// that changes it. ana owns the organization; bob has no access.
+// scene makes the Repo that there is to try: a private application with its Environment in the file. ana owns the
+// organization; bob has no access.
 func (gh *fakeGitHub) scene(image string) error {
 	files := githubtest.Files{}
 	for _, name := range []string{"app.py", "test_app.py", "README.md"} {
@@ -70,14 +80,34 @@ func (gh *fakeGitHub) scene(image string) error {
 		}
 		files[".claude-hub/"+name] = githubtest.Program(string(b))
 	}
-	document := func(more string) githubtest.File {
-		return githubtest.Text("image: " + image + "\nbootstrap:\n  file: .claude-hub/bootstrap.sh\nstart:\n  file: .claude-hub/start.sh\n" + more)
-	}
-	files[".claude-hub/environment.yml"] = document("")
-	repo := gh.Repo(fakeRepo, true, files)
-	repo.Allow(gh.ana, "admin")
-	repo.Propose(gh.ana, "greeting", githubtest.Files{".claude-hub/environment.yml": document("variables:\n  GREETING: hello\n")})
+	gh.image = image
+	files[".claude-hub/environment.yml"] = gh.document("")
+	gh.repo = gh.Repo(fakeRepo, true, files)
+	gh.repo.Allow(gh.ana, "admin")
 	return nil
+}
+
+func (gh *fakeGitHub) document(more string) githubtest.File {
+	return githubtest.Text("image: " + gh.image + "\nbootstrap:\n  file: .claude-hub/bootstrap.sh\nstart:\n  file: .claude-hub/start.sh\n" + more)
+}
+
+// propose opens a pull request that changes the Environment once the App is installed, so that it is answered at once. It waits
+// for that until ctx ends.
+func (gh *fakeGitHub) propose(ctx context.Context, s *setup.Service) {
+	gh.proposing.Go(func() {
+		for {
+			changed := s.Changed()
+			if all, err := s.Installations(ctx); err == nil && len(all) > 0 {
+				gh.repo.Propose(gh.ana, "greeting", githubtest.Files{".claude-hub/environment.yml": gh.document("variables:\n  GREETING: hello\n")})
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+			}
+		}
+	})
 }
 
 const fakeActor = "system: dev --fake-github"
@@ -97,6 +127,7 @@ func (gh *fakeGitHub) dropApp(ctx context.Context, cfg fileConfig) error {
 
 // ready says what to do, when Hub and Runner run.
 func (gh *fakeGitHub) ready(ctx context.Context, h *hub, out io.Writer) error {
+	gh.propose(ctx, h.setup)
 	token, _, err := h.setup.NewToken(ctx, fakeActor, false)
 	if err != nil {
 		return err
@@ -104,7 +135,7 @@ func (gh *fakeGitHub) ready(ctx context.Context, h *hub, out io.Writer) error {
 	_, err = fmt.Fprintf(out, `
   claude-hub is ready: %s
   a GitHub for development: %s
-    ana owns the organization octo and its Repo %s, which has a pull request; bob has no access
+    ana owns the organization octo and its Repo %s, which gets a pull request once the App is installed; bob has no access
 
   1. set the App up (the address works once):  %s
      as ana, for the organization octo

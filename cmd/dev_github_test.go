@@ -141,7 +141,7 @@ func fakeHub(t *testing.T, data string) (gh *fakeGitHub, h *hub, address string,
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(gh.Close)
+	t.Cleanup(gh.Close) // after stop, which ends what waits
 	cfg := fileConfig{Data: data, Hub: config.DefaultHub()}
 	cfg.Hub.Listen = "127.0.0.1:0"
 	var out lockedText
@@ -173,7 +173,7 @@ func fakeHub(t *testing.T, data string) (gh *fakeGitHub, h *hub, address string,
 	if err := gh.scene("debian:bookworm"); err != nil {
 		t.Fatal(err)
 	}
-	if err := gh.ready(t.Context(), h, &out); err != nil {
+	if err := gh.ready(ctx, h, &out); err != nil {
 		t.Fatal(err)
 	}
 	address = regexp.MustCompile(`http://\S+/setup\?token=\S+`).FindString(out.String())
@@ -221,6 +221,22 @@ func TestTheFlowsOfDevFakeGitHubCanBeClickedThrough(t *testing.T) {
 	c := setUp(t, gh, address)
 	c.open("/")
 	c.see(fakeRepo)
+
+	// A pull request comes, and its check run with it.
+	page := newClicker(t)
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		page.open(gh.URLs().Web + "/" + fakeRepo)
+		if strings.Contains(page.body, "<strong>Environment</strong>") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("there is no check run:\n%s", page.body)
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-t.Context().Done():
+		}
+	}
 
 	// Who has no access is told so, and gets no session.
 	bob := newClicker(t)

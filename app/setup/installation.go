@@ -87,6 +87,22 @@ func installations(tx *store.Tx, app int64) ([]Installation, error) {
 	return all, nil
 }
 
+// Installations are those of the present App that are installed, by account. An *github.Error of Kind NoApp: there is none.
+func (s *Service) Installations(ctx context.Context) (all []Installation, err error) {
+	app, err := s.holder.App()
+	if err != nil {
+		return nil, err
+	}
+	err = s.db.Read(ctx, func(tx *store.Tx) (err error) {
+		all, err = installations(tx, app.ID())
+		return err
+	})
+	return all, err
+}
+
+// Changed is closed when the App or one of its installations changed, as store.DB.Changed is.
+func (s *Service) Changed() <-chan struct{} { return s.db.Changed(topic) }
+
 // Installation looks again at the installation that an event is about: created, deleted, suspend, unsuspend,
 // new_permissions_accepted, or any other. What counts is what GitHub says now, so events may come late, twice and in any
 // order. An *github.Error of Kind Unavailable or RateLimited: try again.
