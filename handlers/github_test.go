@@ -75,7 +75,9 @@ func TestOneBrowserNeverHasTwoSessions(t *testing.T) {
 
 func TestWhatComesBackWithoutItsOwnStateSignsNobodyIn(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, storetest.New(t), checked.New(t, githubtest.Options{}), apptest.Options{})
+	db := storetest.New(t)
+	clock := storetest.NewClock(db)
+	w := newTown(t, db, checked.New(t, githubtest.Options{}), apptest.Options{})
 	nobody := func(what string, b *browser, path string) {
 		t.Helper()
 		p := b.get(path)
@@ -105,6 +107,10 @@ func TestWhatComesBackWithoutItsOwnStateSignsNobodyIn(t *testing.T) {
 	b.get("/auth/github") // this one has begun a sign-in of its own
 	nobody("another browser's", b, w.leave(w.browser(), w.bob, "/auth/github"))
 	nobody("nothing", w.browser(), "/auth/github/callback")
+	b = w.browser()
+	late := w.leave(b, w.ana, "/auth/github")
+	clock.Advance(11 * time.Minute)
+	nobody("after eleven minutes", b, late)
 
 	b = w.browser()
 	back := w.leave(b, w.ana, "/auth/github")
