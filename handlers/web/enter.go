@@ -1,6 +1,7 @@
 package web
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 
@@ -34,9 +35,9 @@ func (w *Web) openRepo(rw http.ResponseWriter, r *http.Request, who access.Perso
 	text := strings.TrimSpace(r.PostForm.Get("repo"))
 	form := Form{Values: map[string]string{"repo": text}}
 	e, err := w.d.Gate.Enter(r.Context(), who, text)
-	f, isFault := asFault(err)
+	var f *fault.Error
 	switch {
-	case isFault && f.Code != fault.Internal:
+	case errors.As(err, &f):
 		form.take(f, "repo")
 		return w.showOpen(rw, r, statusOf(f), form, "")
 	case err != nil:

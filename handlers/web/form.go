@@ -114,9 +114,3 @@ func kept(before, typed string) string {
 func variableName(r *http.Request) string { return mux.Vars(r)["variable"] }
 
 func statusOf(f *fault.Error) int { return request.Status(f.Code) }
-
-func asFault(err error) (*fault.Error, bool) {
-	var f *fault.Error
-	ok := errors.As(err, &f)
-	return f, ok
-}
