@@ -89,6 +89,9 @@ type write struct {
 	after  []envspec.Variable // and after them
 	action string
 	number int // of the pull request whose draft it is; Web
+	// fork: its author may not learn which Shared variables there are, nor keep one from being deleted, so Links are as the document
+	// has them, right or not, until it is merged.
+	fork   bool
 	detail map[string]any
 }
 
@@ -183,7 +186,7 @@ func (s *Service) writeDraft(tx *store.Tx, env Environment, w write, given varia
 		before = append(before, env.Current.Spec.Variables...)
 	}
 	before = append(before, w.after...)
-	kept, err := s.vault.Keep(tx, env.ID, before, w.spec, given, who)
+	kept, err := s.keep(tx, env.ID, before, w, given, who)
 	if err != nil {
 		return Draft{}, err
 	}
@@ -212,7 +215,11 @@ func (s *Service) writeDraft(tx *store.Tx, env Environment, w write, given varia
 			return Draft{}, conflict(env.Draft, "This draft was saved by somebody else meanwhile. Open it again.")
 		}
 	}
-	if err := s.vault.Hold(tx, env.ID, id, kept); err != nil {
+	held := kept
+	if w.fork {
+		held = withhold(held)
+	}
+	if err := s.vault.Hold(tx, env.ID, id, held); err != nil {
 		return Draft{}, err
 	}
 	d, err := s.readDraft(tx, env.ID, w.number)
@@ -220,6 +227,23 @@ func (s *Service) writeDraft(tx *store.Tx, env Environment, w write, given varia
 		return Draft{}, err
 	}
 	return *d, nil
+}
+
+// keep stores what a draft's Variables say, see variable.Vault.Keep.
+func (s *Service) keep(tx *store.Tx, environment string, before []envspec.Variable, w write, given variable.Given, who string) (envspec.Spec, error) {
+	if !w.fork {
+		return s.vault.Keep(tx, environment, before, w.spec, given, who)
+	}
+	isLink := func(v envspec.Variable) bool { return v.Link != "" }
+	links := slices.DeleteFunc(slices.Clone(w.spec.Variables), func(v envspec.Variable) bool { return !isLink(v) })
+	own := w.spec
+	own.Variables = slices.DeleteFunc(slices.Clone(w.spec.Variables), isLink)
+	kept, err := s.vault.Keep(tx, environment, before, own, given, who)
+	if err != nil {
+		return envspec.Spec{}, err
+	}
+	kept.Variables = append(slices.Clone(kept.Variables), links...)
+	return envspec.Normalize(kept), nil
 }
 
 func (s *Service) deleteDraft(tx *store.Tx, env Environment) error {

@@ -43,8 +43,9 @@ func (s *Service) Propose(tx *store.Tx, g access.Grant, p Proposal) (Draft, erro
 	if err != nil {
 		return Draft{}, err
 	}
+	w.fork = p.Fork
 	draft := env.Draft
-	if draft == nil || !sameSpec(draft.Spec, spec) || w.stale(draft.Spec) {
+	if draft == nil || draft.Fork != p.Fork || !sameSpec(draft.Spec, spec) || w.stale(draft.Spec) {
 		written, err := s.writeProposed(tx, g, env, w, nil)
 		if err != nil {
 			return Draft{}, err
@@ -141,6 +142,7 @@ func (s *Service) EnterProposed(ctx context.Context, g access.Grant, number int,
 		if err != nil {
 			return err
 		}
+		w.fork = old.Fork
 		if draft, err = s.writeProposed(tx, g, env, w, given); err != nil {
 			return err
 		}

@@ -117,7 +117,7 @@ func (s *Service) start(tx *store.Tx, g access.Grant, env Environment, draft Dra
 		draft.PullRequest, draft.Commit, o.branch, withheld); err != nil {
 		return TestBuild{}, fmt.Errorf("save Test build: %w", err)
 	}
-	if err := s.vault.Hold(tx, env.ID, id, draft.Spec); err != nil {
+	if err := s.vault.Hold(tx, env.ID, id, given); err != nil {
 		return TestBuild{}, err
 	}
 	test, err := scanTest(tx.Row(testSQL, env.ID, id).Scan)

@@ -158,6 +158,12 @@ func (d document) faults(err error) (envspec.Problems, bool) {
 		if at, ok := lines[field]; ok {
 			p.Line, p.Column = at[0], at[1]
 		}
+		// Whoever can read the check run would read in a suggestion which other Shared variables there are.
+		for _, v := range d.spec.Variables {
+			if v.Link != "" && field == "variables."+v.Name {
+				p.Message = fmt.Sprintf("%s links the Shared variable %s, which doesn't exist", v.Name, v.Link)
+			}
+		}
 		all = append(all, p)
 	}
 	return all, true

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/environment"
@@ -24,6 +25,10 @@ const lookTries = 5
 func (s *Service) Look(ctx context.Context, repo github.RepoID, number int) error {
 	return s.look(ctx, repo, number, look{})
 }
+
+// lateMerge is until when a merge is acted upon by itself: so long GitHub can be asked for an event that was missed. An event of a
+// pull request that was merged long ago, such as another title, is no merge.
+const lateMerge = 3 * 24 * time.Hour
 
 // look is how to look.
 type look struct {
@@ -307,6 +312,10 @@ func (s *Service) settle(tx *store.Tx, g access.Grant, by *access.Grant, was Pro
 		return err
 	case !verdict.OK:
 		p.Detail = "" // what is needed changes with each Test build
+	case env.Current != nil && env.Current.AppliedAt.Truncate(time.Second).After(f.pull.MergedAt): // GitHub's times are whole seconds
+		p.Detail = fmt.Sprintf("Version %d was applied after this was merged, and nobody's later decision is undone by itself. Somebody with access applies this on the Hub's page, if it is still wanted.", env.Current.Number)
+	case tx.Now().Sub(f.pull.MergedAt) > lateMerge:
+		p.Detail = "This was merged before the Hub saw it, too long ago to act upon by itself. Somebody with access applies it on the Hub's page, if it is still wanted."
 	case by == nil:
 		p.Detail = fmt.Sprintf("%s merged this, and nothing is applied in the name of a bot, or of somebody who never signed in to this Hub or has no access to this Repo. "+
 			"Somebody who has applies it on the Hub's page.", orSomebody(f.pull.MergedBy.Login))

@@ -154,10 +154,10 @@ func (p part) before() envspec.Spec {
 	return p.env.Current.Spec
 }
 
-// missing are the Variables without a value.
+// missing are the Variables without a value. Which Shared variables there are is nothing for a fork.
 func (p part) missing() (names []string) {
 	for _, v := range p.states {
-		if v.Status != variable.Set {
+		if v.Status != variable.Set && !(v.Link != "" && p.env.Draft.Fork) {
 			names = append(names, v.Name)
 		}
 	}
@@ -287,7 +287,9 @@ func (s *Service) render(repo access.Repo, sha string, parts []part, note string
 			summary.heading(fmt.Sprintf("Pull request #%d", p.Number))
 		}
 		s.summarize(&summary, repo, p, o)
-		p.details(&text, len(parts) > 1)
+		if !p.hidden(repo) {
+			p.details(&text, len(parts) > 1)
+		}
 		v.Buttons = addButtons(v.Buttons, p)
 		v.Annotations = addAnnotations(v.Annotations, p)
 	}
@@ -322,9 +324,16 @@ func (s *Service) summarize(m *markdown, repo access.Repo, p part, o opinion) {
 			}
 			m.paragraph(escape(against))
 			for _, c := range changes {
+				if p.hidden(repo) {
+					m.item(escape(outline(c, d.Spec)))
+					continue
+				}
 				m.item(escape(c.Sentence))
 			}
 			m.end()
+			if p.hidden(repo) {
+				m.paragraph("What is applied was made on the Hub's pages, and this repository is public, so what it says is [only on the Hub's page](" + page + ").")
+			}
 		}
 		if missing := p.missing(); len(missing) > 0 {
 			m.paragraph(escape("Without a value: "+strings.Join(missing, ", ")+".") + " Sensitive values never stand in the file: [enter them on the Hub's page](" + page + ").")
@@ -361,6 +370,28 @@ func sourceWords(source string) string {
 		return "the Hub's pages"
 	}
 	return source
+}
+
+// hidden says that the check run, which everybody can read in a public Repo, may not show what is applied: that isn't in the Repo,
+// and only who has access to it may read its Environment (ADR 0009).
+func (p part) hidden(repo access.Repo) bool {
+	c := p.env.Current
+	return c != nil && !repo.Private && c.Source == "web" && digest(c.Spec) != p.onMain
+}
+
+// outline says which field changes and what that needs, and nothing of what it was.
+func outline(c envspec.Change, next envspec.Spec) string {
+	what := c.Field + " changes."
+	if name, ok := strings.CutPrefix(c.Field, "variables."); ok {
+		what = "A Variable is removed."
+		if slices.ContainsFunc(next.Variables, func(v envspec.Variable) bool { return v.Name == name }) {
+			what = name + " is added or changes."
+		}
+	}
+	if c.Affects == envspec.Nothing {
+		return what + " This applies without a Test build."
+	}
+	return what + " This needs a passing Test build."
 }
 
 // details is the difference line by line.

@@ -1,0 +1,168 @@
+package proposal_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/claude-hub/claude-hub/app/checks"
+	"github.com/claude-hub/claude-hub/app/github"
+	"github.com/claude-hub/claude-hub/app/github/githubtest"
+	"github.com/claude-hub/claude-hub/app/proposal"
+	"github.com/claude-hub/claude-hub/runner/wire"
+)
+
+func TestAPressCountsOnlyForWhoPassesTheGate(t *testing.T) {
+	each(t, func(t *testing.T, r *rig) {
+		p := r.propose("env", "image: node:22\n")
+		for _, who := range []githubtest.Account{r.eve, r.bob, r.gh.Bot("helper[bot]")} {
+			r.press(p.SHA(), who)
+			v := r.says(p.SHA(), "action_required", "needs a Test build", "nothing is built in the name of")
+			if strings.Contains(v.Summary.String(), "helper[bot]") {
+				t.Error("a name is not escaped")
+			}
+			if len(r.tests()) != 0 {
+				t.Fatalf("%s started a Test build", who.Login())
+			}
+		}
+		old, v := p.SHA(), r.check(p.SHA())
+		r.press(p.SHA(), r.ana)
+		if all := r.tests(); len(all) != 1 || all[0].CreatedBy != "ana" || all[0].Commit != p.SHA() {
+			t.Fatalf("%+v", all)
+		}
+		if v := r.check(p.SHA()); strings.Contains(v.Summary.String(), "in the name of") {
+			t.Error("the refusal stays after somebody did it")
+		}
+		// Of a commit that is no longer the head nothing is built.
+		r.runner.Pass(r.runner.Item())
+		r.repo.Push(r.ana, "env", "more", githubtest.Files{path: githubtest.Text("image: node:24\n")})
+		r.look(p)
+		must(t, r.Pressed(t.Context(), r.id(), github.CheckEvent{SHA: old, ExternalID: v.ExternalID, Button: v.Buttons[0].Identifier}, account(r.ana)))
+		if len(r.tests()) != 1 {
+			t.Error("an outdated button started a Test build")
+		}
+		// Nor of a button on a check run that isn't there.
+		must(t, r.Pressed(t.Context(), r.id(), github.CheckEvent{SHA: p.SHA(), ExternalID: "environment/1/x/1", Button: v.Buttons[0].Identifier}, account(r.ana)))
+		if len(r.tests()) != 1 {
+			t.Error("a made-up button started a Test build")
+		}
+	})
+}
+
+func TestARerunIsAnotherCheckRun(t *testing.T) {
+	each(t, func(t *testing.T, r *rig) {
+		p := r.propose("env", "image: node:22\n")
+		r.press(p.SHA(), r.ana)
+		item, exit := r.runner.Item(), 3
+		r.runner.MustReport(item, wire.StateFailed, wire.TestBuildDetail{Failure: &wire.Failure{Phase: wire.PhaseBootstrap, Code: "exit", Message: "the bootstrap script ended with exit code 3", ExitCode: &exit, LastLines: "```\nE: no such package\x1b[31m `x`\n"}})
+		r.settle()
+		first := r.shown(p.SHA(), proposal.TestName)
+		if len(first) != 1 || first[0].Conclusion != "failure" || first[0].Title.String() != "Failed in the phase Bootstrap script, exit code 3" ||
+			!strings.Contains(first[0].Text.String(), "````\n```\nE: no such package `x`\n````") {
+			t.Fatalf("%+v", first)
+		}
+		r.says(p.SHA(), "action_required", "Test build failed")
+		for _, left := range r.runner.Items() {
+			r.runner.MustReport(left, wire.StateRemoved, wire.TestBuildDetail{})
+		}
+		ev := github.CheckEvent{SHA: p.SHA(), Name: proposal.TestName, ExternalID: first[0].ExternalID}
+		must(t, r.Rerun(t.Context(), r.id(), ev, account(r.eve)))
+		if len(r.tests()) != 1 {
+			t.Fatal("somebody who never signed in re-ran a Test build")
+		}
+		r.says(p.SHA(), "action_required", "", "nothing is built in the name of")
+		must(t, r.Rerun(t.Context(), r.id(), ev, account(r.ana)))
+		if all := r.shown(p.SHA(), proposal.TestName); len(all) != 2 || all[0].Conclusion != "failure" || all[1].Status != checks.Queued {
+			t.Fatalf("%+v", all)
+		}
+		r.runner.Pass(r.runner.Item())
+		r.settle()
+		r.says(p.SHA(), "success", "tested")
+		// Of the Environment it is another look, for anybody.
+		before := r.shown(p.SHA(), proposal.CheckName)
+		must(t, r.Rerun(t.Context(), r.id(), github.CheckEvent{SHA: p.SHA(), ExternalID: before[len(before)-1].ExternalID}, account(r.eve)))
+		if after := r.shown(p.SHA(), proposal.CheckName); len(after) != len(before)+1 || after[len(after)-1].Conclusion != "success" {
+			t.Errorf("%d check runs, then %d", len(before), len(after))
+		}
+		must(t, r.RerunAll(t.Context(), r.id(), p.SHA(), account(r.ana)))
+		if all := r.shown(p.SHA(), proposal.TestName); len(all) != 3 || len(r.shown(p.SHA(), proposal.CheckName)) != len(before)+2 {
+			t.Errorf("re-run all: %d and %d check runs", len(all), len(r.shown(p.SHA(), proposal.CheckName)))
+		}
+	})
+}
+
+func TestAPushVoidsWhatWasTestedUnlessItIsTheSame(t *testing.T) {
+	each(t, func(t *testing.T, r *rig) {
+		p := r.propose("env", "image: node:22\n")
+		r.press(p.SHA(), r.ana)
+		first := p.SHA()
+		r.repo.Push(r.ana, "env", "cpu", githubtest.Files{path: githubtest.Text("image: node:22\ncpu: 2\n")})
+		r.look(p)
+		// The Test build goes on, and is shown on the new head, too.
+		if run := r.shown(p.SHA(), proposal.TestName); len(run) != 1 || run[0].Status != checks.Queued || r.tests()[0].CancelledBy != "" {
+			t.Fatalf("%+v", run)
+		}
+		second := p.SHA()
+		r.repo.Push(r.ana, "env", "image", githubtest.Files{path: githubtest.Text("image: node:24\n")})
+		r.look(p)
+		if b := r.tests()[0]; b.CancelledBy == "" {
+			t.Fatal("a Test build of what nobody proposes any more goes on")
+		}
+		item := r.runner.Item()
+		r.runner.MustReport(item, wire.StateCancelled, wire.TestBuildDetail{})
+		r.settle()
+		for _, sha := range []string{first, second} {
+			if run := r.shown(sha, proposal.TestName); len(run) != 1 || run[0].Conclusion != "cancelled" {
+				t.Errorf("%s: %+v", sha, run)
+			}
+		}
+		if run := r.shown(p.SHA(), proposal.TestName); len(run) != 0 {
+			t.Errorf("%+v", run)
+		}
+		r.says(p.SHA(), "action_required", "needs a Test build")
+	})
+}
+
+func TestAHubCanTestByItself(t *testing.T) {
+	r := one(t, proposal.Options{AutoTest: true})
+	p := r.propose("env", "image: node:22\n")
+	if all := r.tests(); len(all) != 1 || all[0].CreatedBy != "ana" || all[0].Commit != p.SHA() {
+		t.Fatalf("%+v", all)
+	}
+	r.look(p)
+	r.repo.Push(r.ana, "env", "comment", githubtest.Files{path: githubtest.Text("image: node:22 # the same\n")})
+	r.look(p)
+	if len(r.tests()) != 1 {
+		t.Error("the same was tested twice")
+	}
+	// Not for who never signed in, nor for forks.
+	q := r.repo.Propose(r.eve, "eve", githubtest.Files{path: githubtest.Text("image: node:24\n")})
+	r.look(q)
+	fork := r.repo.Fork(r.ana)
+	fork.Push(r.ana, "f", "f", githubtest.Files{path: githubtest.Text("image: node:26\n")})
+	r.look(r.repo.OpenPull(r.ana, fork, "f", "f"))
+	if len(r.tests()) != 1 {
+		t.Errorf("%+v", r.tests())
+	}
+}
+
+func TestAPullRequestThatIsClosedEndsItsTestBuild(t *testing.T) {
+	each(t, func(t *testing.T, r *rig) {
+		p := r.propose("env", "image: node:22\n")
+		r.press(p.SHA(), r.ana)
+		p.Close(r.ana, true)
+		r.look(p)
+		if b := r.tests()[0]; b.CancelledBy == "" || r.get(p).Draft != nil {
+			t.Errorf("%+v", b)
+		}
+		r.runner.MustReport(r.runner.Item(), wire.StateCancelled, wire.TestBuildDetail{})
+		r.settle()
+		if run := r.shown(p.SHA(), proposal.TestName); len(run) != 1 || run[0].Conclusion != "cancelled" {
+			t.Errorf("%+v", run)
+		}
+		p.Close(r.ana, false)
+		r.look(p)
+		if r.get(p).Draft == nil {
+			t.Error("it was opened again, and has no draft")
+		}
+	})
+}
