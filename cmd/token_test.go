@@ -20,7 +20,7 @@ func TestTokensAreMadeListedAndRevokedByTheCommandLine(t *testing.T) {
 	}
 	t.Setenv("CLAUDE_HUB_TOKEN", maker)
 	h.refused(exitUsage, "accepts 1 arg", "", "token", "create")
-	h.refused(exitFailed, "lives for 1 to 365 days", "", "token", "create", "ci", "--days", "0")
+	h.refused(exitFailed, "at most 365 days", "", "token", "create", "ci", "--days", "0")
 	h.refused(exitFailed, "outlives it", "", "token", "create", "ci", "--days", "3")
 	h.refused(exitFailed, "There is no Repo acme/none, or you have no access to it.", "", "token", "create", "ci", "--days", "1", "--repo", "acme/none")
 	made := h.ok("", "token", "create", "ci", "--scope", "read,sessions", "--repo", "acme/rocket", "--repo", "43", "--days", "1")
@@ -64,7 +64,7 @@ func TestReposAreListedAndOpenedByTheCommandLine(t *testing.T) {
 	if err := json.Unmarshal([]byte(h.ok("", "repo", "open", "git@github.com:acme/rocket.git", "-o", "json").out), &repo); err != nil || repo.ID != 42 {
 		t.Errorf("%+v, %v", repo, err)
 	}
-	const no = "You have no access to it, or the App isn't installed on it."
+	const no = "There is no such Repo, or you have no access to it."
 	h.refused(exitFailed, no, "", "repo", "open", "acme/none")
 	h.refused(exitFailed, no, "", "session", "start", "--detach", "--repo", "acme/none")
 	h.refused(exitFailed, "owner/name", "", "repo", "open", "rocket")

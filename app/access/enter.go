@@ -37,6 +37,9 @@ func (g *Gate) Enter(ctx context.Context, who Person, text string) (Entry, error
 		return Entry{}, err
 	}
 	no := Entry{Message: "You have no access to it, or the App isn't installed on it.", InstallURL: g.InstallURL()}
+	if _, err := g.github.App(); err != nil { // there is nothing that could be installed
+		no.Message = ErrNotFound.Message
+	}
 	if who.github == 0 || who.limits != nil && who.limits.repos != nil {
 		return no, nil
 	}

@@ -131,7 +131,7 @@ func TestTheWholeStoryWorksThroughTheAPI(t *testing.T) {
 			t.Fatalf("by id: %+v", r)
 		}
 		_, err := h.Repo(ctx, "acme/secret")
-		wantCode(t, err, fault.NotFound, "You have no access to it")
+		wantCode(t, err, fault.NotFound, "There is no such Repo, or you have no access to it.")
 		if reg := must(h.NewRegistration(ctx))(t); !strings.HasPrefix(reg.Token, "chreg_") || !strings.Contains(reg.Command, reg.Token) || time.Until(reg.Expires) < 50*time.Minute {
 			t.Fatalf("registration: %+v", reg)
 		}
