@@ -26,6 +26,9 @@ const maxName = 34
 
 var login = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$`)
 
+// host is strict, since the address becomes part of a page's policy.
+var host = regexp.MustCompile(`^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9.-]*)(:[0-9]{1,5})?$`)
+
 // Form is the form that the browser posts to GitHub.
 type Form struct {
 	Action   string // its address
@@ -146,7 +149,7 @@ func (s *Service) web(typed string) (string, error) {
 	switch {
 	case typed == "" || strings.EqualFold(typed, github.Com().Web):
 		return "", nil
-	case err != nil || u.Hostname() == "" || strings.HasSuffix(u.Host, ":") || u.Scheme != "https" && u.Scheme != "http" || u.Path != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil:
+	case err != nil || !host.MatchString(u.Host) || u.Scheme != "https" && u.Scheme != "http" || u.Path != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil:
 		return "", fault.Field("web", "Write the address of your GitHub Enterprise Server and nothing more, such as https://github.example.com.")
 	case u.Scheme == "http" && !loopback(u.Hostname()):
 		return "", fault.Field("web", "The address must begin with https://: over http:// everybody on the way could read the App's key.")

@@ -157,7 +157,7 @@ func TestWhatCantBecomeAnAppIsRefusedBeforeGitHubMakesOne(t *testing.T) {
 			"name": {{}, {Name: strings.Repeat("x", 35)}, {Name: "a\nb"}},
 			"org":  {{Name: "a", Org: "a/b"}, {Name: "a", Org: "-a"}, {Name: "a", Org: "a b"}},
 			"web": {{Name: "a", Web: "http://github.example.com"}, {Name: "a", Web: "https://u:p@x.example"}, {Name: "a", Web: "https://x.example/path"},
-				{Name: "a", Web: "ftp://x"}, {Name: "a", Web: "https://x.example?a"}, {Name: "a", Web: "https://"}},
+				{Name: "a", Web: "ftp://x"}, {Name: "a", Web: "https://x.example?a"}, {Name: "a", Web: "https://"}, {Name: "a", Web: "https://x.example;script-src *"}, {Name: "a", Web: "https://x.example;script-src"}, {Name: "a", Web: "https://*"}, {Name: "a", Web: "https://x,y"}},
 		} {
 			for _, p := range plans {
 				_, err := r.Begin(r.ctx(), visit, p)
