@@ -47,6 +47,7 @@ var figures = []figure{
 	{[]string{"seal"}, true, sealing},
 	{[]string{"refusal", "refusal_answer"}, true, refusalSQLite},
 	{[]string{"refusal_postgres", "refusal_postgres_answer"}, false, refusalPostgreSQL},
+	{[]string{"webhook", "webhook_postgres"}, true, webhooks},
 	{[]string{"hub_start"}, false, hubStartSQLite},
 	{[]string{"hub_start_postgres"}, false, hubStartPostgreSQL},
 	{[]string{"log_postgres", "log_postgres_memory"}, false, logPostgreSQL},
