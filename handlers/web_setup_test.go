@@ -18,6 +18,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/github/githubtest"
 	"github.com/claude-hub/claude-hub/app/github/githubtest/checked"
 	"github.com/claude-hub/claude-hub/app/setup"
+	"github.com/claude-hub/claude-hub/handlers"
 	"github.com/claude-hub/claude-hub/store/storetest"
 )
 
@@ -409,4 +410,26 @@ func TestAnAppOfTheConfigIsNamedAndNotChanged(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestTheSetUpsCookiesAreBoundToThisHostOverHTTPS(t *testing.T) {
+	t.Parallel()
+	s := newBare(t, checked.New(t, githubtest.Options{}))
+	d := s.deps()
+	d.PublicURL = "https://hub.example"
+	h, err := handlers.New(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, _, err := s.Setup.NewToken(t.Context(), "test", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := look(t, h, http.MethodPost, "https://hub.example/setup", strings.NewReader("token="+token), func(q *http.Request) {
+		q.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	})
+	bound := regexp.MustCompile(`^__Host-claude-hub-setup=[^;]{43}; Path=/; Max-Age=3[56][0-9]{2}; HttpOnly; Secure; SameSite=Lax$`)
+	if c := got.header["Set-Cookie"]; got.status != http.StatusSeeOther || len(c) != 1 || !bound.MatchString(c[0]) {
+		t.Fatalf("%d %q", got.status, c)
+	}
 }

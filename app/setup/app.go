@@ -18,7 +18,7 @@ import (
 type App struct {
 	// FromConfig: the config names it. Then only ID and Web are known without asking GitHub.
 	FromConfig bool
-	// Lost: it was set up, and its secrets were lost with an encryption key. The Hub has no App until it is set up again.
+	// Lost: it was set up, and its secrets were lost with an encryption key, or damaged. The Hub has no App until it is set up again.
 	Lost     bool
 	ID       int64
 	Web      string // the address of its GitHub
@@ -64,6 +64,7 @@ type stored struct {
 	clientSecret github.Secret
 	privateKey   github.Secret
 	hooks        []hookSecret // newest first
+	damaged      error        // why one of them doesn't open
 }
 
 // whole says that nothing of it was lost.
@@ -113,8 +114,9 @@ func (s *Service) read(tx *store.Tx) (st stored, err error) {
 			continue
 		}
 		plain, err := s.seal.Open(place(x.id), x.sealed)
-		if err != nil {
-			return stored{}, fmt.Errorf("open the GitHub App's %s: %w", x.kind, err)
+		if err != nil { // damaged: as good as lost, and replaced by setting the App up again
+			st.damaged = fmt.Errorf("open the GitHub App's %s: %w", x.kind, err)
+			continue
 		}
 		switch v := github.NewSecret(string(plain)); x.kind {
 		case kindClientSecret:
@@ -174,8 +176,11 @@ func (s *Service) save(ctx context.Context, visit string, a accepted) error {
 	if err != nil {
 		return err
 	}
-	// The follower does the same; this is for the page that comes next.
-	return s.load(ctx)
+	// For the page that comes next. The follower does the same, and again if this fails: what is saved is saved.
+	if err := s.load(ctx); err != nil {
+		s.log.Warn().Err(err).Msg("the GitHub App that was just saved could not be read back yet")
+	}
+	return nil
 }
 
 // Drop takes away the App that was set up with all that is known of it, for a GitHub that is gone with it. by says in the audit log who does.

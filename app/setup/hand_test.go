@@ -263,6 +263,28 @@ func TestAnAppWhoseSecretsWereLostIsSetUpAgain(t *testing.T) {
 	})
 }
 
+func TestADamagedSecretKeepsNobodyFromSettingTheAppUpAgain(t *testing.T) {
+	t.Parallel()
+	each(t, func(r *rig) {
+		r.create("Our Hub", false)
+		if err := r.db.Write(r.ctx(), func(tx *store.Tx) error {
+			_, err := tx.Exec(`UPDATE github_secrets SET sealed = $1 WHERE kind = 'private-key'`, []byte("damaged"))
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		r.again()
+		if a, ok, err := r.App(r.ctx()); err != nil || !ok || !a.Lost {
+			t.Errorf("%+v %v %v", a, ok, err)
+		}
+		if !strings.Contains(r.log.String(), "set the App up again") {
+			t.Errorf("the log says %s", r.log.String())
+		}
+		r.create("Again", false)
+		r.app()
+	})
+}
+
 func TestRotatingTheEncryptionKeyKeepsTheApp(t *testing.T) {
 	t.Parallel()
 	each(t, func(r *rig) {

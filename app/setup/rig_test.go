@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/rs/zerolog"
@@ -33,8 +34,26 @@ type rig struct {
 	ana    githubtest.Account
 	org    githubtest.Account
 	repo   githubtest.Repo
-	log    strings.Builder
+	log    text
 	o      setup.Options
+}
+
+// text is a log that is read while it is written.
+type text struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *text) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *text) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 // each runs f against github.com on SQLite and against an Enterprise Server on PostgreSQL, side by side.

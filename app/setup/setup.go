@@ -212,6 +212,9 @@ func (s *Service) load(ctx context.Context) error {
 		return nil
 	}
 	next := &loaded{revision: st.revision, hooks: st.hooks}
+	if st.damaged != nil {
+		s.log.Error().Err(st.damaged).Msg("a secret of the GitHub App can't be read: set the App up again, with claude-hub setup-token")
+	}
 	if !st.whole() {
 		s.holder.Set(nil)
 	} else {
