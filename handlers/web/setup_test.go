@@ -18,8 +18,8 @@ func setupPages(base Page, now time.Time) map[string][]any {
 	app := setup.App{ID: 7, Name: hostile, Owner: github.Account{Login: hostile}, Web: hostile, SetAt: now}
 	lost, config := app, app
 	lost.Lost, config.FromConfig = true, true
-	form := setup.Form{Action: "https://github.com/settings/apps/new?state=x", Manifest: hostile, Described: github.NewManifest(hostile, hostile, hostile, hostile, hostile, hostile)}
-	deaf := setup.Form{Action: form.Action, Deaf: hostile, Described: github.NewManifest(hostile, "http://127.0.0.1", "", "", "", "")}
+	form := setup.Form{Action: "https://github.com/settings/apps/new?state=x", Origin: "https://github.com", Manifest: hostile, Described: github.NewManifest(hostile, hostile, hostile, hostile, hostile, hostile)}
+	deaf := setup.Form{Action: form.Action, Origin: form.Origin, Deaf: hostile, Described: github.NewManifest(hostile, "http://127.0.0.1", "", "", "", "")}
 	var steps []setup.Step
 	for _, state := range []setup.State{setup.Done, setup.ToDo, setup.Wrong, setup.Unknown} {
 		steps = append(steps, setup.Step{ID: "step-" + string(state[0]), Title: hostile, State: state, Says: hostile, Link: "https://github.com/apps/x", Label: hostile})
