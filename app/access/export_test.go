@@ -17,3 +17,6 @@ func (g *Gate) Patience(reading, other time.Duration) { g.patience, g.wait = rea
 func (g *Gate) TokensOf(ctx context.Context, person string) (github.UserTokens, error) {
 	return g.tokensNow(ctx, person)
 }
+
+// SignIns sets how many may be begun at a time.
+func (g *Gate) SignIns(n int) { g.signIns = n }

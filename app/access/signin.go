@@ -19,6 +19,10 @@ import (
 // SignInLife is how long a sign-in may take, from leaving for GitHub to coming back.
 const SignInLife = 10 * time.Minute
 
+// maxSignIns may be begun at a time. Nobody needs to be known to begin one, so what is kept of them has a bound; beyond it the
+// oldest are given up.
+const maxSignIns = 20_000
+
 // ErrNoRepos is why somebody whom GitHub knows gets no session here: see [Gate.InstallURL] for what to show beside it.
 var ErrNoRepos = fault.New(fault.Refused, "You can't sign in here: GitHub shows no Repo that you have access to and that this Hub's GitHub App is installed on.")
 
@@ -69,6 +73,9 @@ func (g *Gate) BeginSignIn(ctx context.Context, returnTo string) (url, browser s
 	err = g.db.Write(ctx, func(tx *store.Tx) error {
 		if _, err := tx.Exec(oldSignInsSQL, tx.Now().UnixMilli()); err != nil {
 			return fmt.Errorf("delete old sign-ins: %w", err)
+		}
+		if _, err := tx.Exec(spareSignInsSQL, g.signIns-1); err != nil {
+			return fmt.Errorf("delete sign-ins beyond what is kept: %w", err)
 		}
 		sealed, key, err := g.seal.Seal(tx, verifierOf(id), []byte(verifier.Reveal()))
 		if errors.Is(err, seal.ErrNoKey) {

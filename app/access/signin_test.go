@@ -162,6 +162,33 @@ func TestReturnToStaysOnTheHub(t *testing.T) {
 	}
 }
 
+func TestAFloodOfSignInsKeepsNoMoreThanItsBound(t *testing.T) {
+	t.Parallel()
+	storetest.Each(t, func(t *testing.T, db *store.DB) {
+		r := newRig(t, db, githubtest.Options{}, githubtest.AppOptions{}, access.Options{})
+		r.SignIns(5)
+		for range 20 {
+			r.advance(time.Second)
+			if _, _, err := r.BeginSignIn(t.Context(), "/"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		to, browser, err := r.BeginSignIn(t.Context(), "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var kept int
+		err = db.Read(t.Context(), func(tx *store.Tx) error { return tx.Row(`SELECT count(*) FROM sign_ins`).Scan(&kept) })
+		if err != nil || kept != 5 {
+			t.Errorf("want 5 begun sign-ins kept, got %d, %v", kept, err)
+		}
+		back := r.back(to, r.ana)
+		if who, _, _, err := r.FinishSignIn(t.Context(), browser, back.Get("state"), back.Get("code")); err != nil || who.Login() != "ana" {
+			t.Errorf("the newest is good: %+v, %v", who, err)
+		}
+	})
+}
+
 func TestALoginIsOnePersonsAtATime(t *testing.T) {
 	each(t, func(t *testing.T, r *rig) {
 		r.repo.Allow(r.bob, "read")

@@ -32,6 +32,8 @@ WHERE person_id = $1 AND kind = 'token' AND expires_at > $2 ORDER BY created_at 
 	signInSQL       = `SELECT browser, return_to, verifier, expires_at FROM sign_ins WHERE id = $1`
 	deleteSignInSQL = `DELETE FROM sign_ins WHERE id = $1`
 	oldSignInsSQL   = `DELETE FROM sign_ins WHERE expires_at <= $1`
+	// The oldest first, and so many at once that a flood doesn't grow.
+	spareSignInsSQL = `DELETE FROM sign_ins WHERE id IN (SELECT id FROM sign_ins ORDER BY expires_at DESC, id LIMIT 100 OFFSET $1)`
 
 	upsertRepoSQL = `INSERT INTO repos (id, source, name, clone_url, seen_at) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (id) DO UPDATE SET source = excluded.source, name = excluded.name, clone_url = excluded.clone_url, seen_at = excluded.seen_at`
