@@ -42,7 +42,7 @@ func TestAPullRequestGoesItsWayOnPages(t *testing.T) {
 		p := w.looked("env", "image: node:22\nvariables:\n  TOKEN: {sensitive: true, build: true}\n")
 		ana.see(path+"/proposals", "#1 ", ">valid<", "ana")
 		page := path + "/proposals/1"
-		ana.see(page, "Valid: values are missing", "No Runner is registered yet", "The image is node:22", p.SHA(), "This needs a passing Test build", page+"/variables/TOKEN")
+		ana.see(page, "Valid: values are missing", "No Runner is registered yet", "<code>node:22</code>", p.SHA(), "No version is applied yet", page+"/variables/TOKEN")
 		r := w.Runner("r1")
 
 		// A value.
@@ -90,7 +90,7 @@ func TestAPullRequestGoesItsWayOnPages(t *testing.T) {
 		ana.see(next, "The draft of these pages has no changes of its own")
 		to = ana.posted(next+"/adopt", url.Values{"base": {"1"}})
 		ana.see(to, "node:24")
-		ana.see(next, "which has changes of its own")
+		ana.see(next, "says the same")
 		ana.want(ana.post(next+"/adopt", url.Values{"base": {"1"}}), http.StatusConflict, "saved this draft meanwhile")
 		ana.posted(next+"/again", nil)
 		mend := w.gh.Break(githubtest.Fault{Method: "GET", Path: "/pulls/", Status: 502, Body: "{}"})

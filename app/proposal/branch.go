@@ -148,7 +148,7 @@ func (s *Service) pushed(tx *store.Tx, g access.Grant, r github.Repository, sha 
 		if err != nil {
 			return err
 		}
-		p.Detail = "This was pushed to " + r.DefaultBranch + " without a pull request, and a push alone applies nothing. "
+		p.Detail = "What " + r.DefaultBranch + " says here is not applied: without a pull request a push applies nothing. "
 		if adopted {
 			p.Detail += "It is the draft on the Hub's pages now: test it there and apply it."
 		} else {
@@ -183,11 +183,7 @@ func (s *Service) queued(ctx context.Context, repo github.RepoID, sha string, ho
 		return away(err)
 	}
 	return s.db.Write(ctx, func(tx *store.Tx) error {
-		repo, err := access.ReadRepo(tx, r.ID)
-		if err != nil {
-			return err
-		}
-		env, err := s.env.Read(tx, access.System(repo, "merge queue"))
+		branch, err := readBranch(tx, r.ID)
 		if err != nil {
 			return err
 		}
@@ -196,10 +192,10 @@ func (s *Service) queued(ctx context.Context, repo github.RepoID, sha string, ho
 			Title: masked("Valid"), Summary: masked("This is the merge queue's own commit: what it has of the Environment is validated, and nothing else. What was merged is applied, or not, once it is on the default branch."),
 		}
 		switch {
-		case d.absent && env.ID == "":
+		case d.absent && (branch.file == None || branch.file == ""):
 			return nil
 		case d.absent:
-			v.Title = masked("No Environment file")
+			v.Title = masked("Deletes the file: the Environment stays")
 		case !d.valid():
 			p := part{Proposal: Proposal{File: Invalid, Problems: problemsOf(d.problems)}}
 			o := p.judge()
@@ -212,11 +208,21 @@ func (s *Service) queued(ctx context.Context, repo github.RepoID, sha string, ho
 // againBranch is another look at a commit that speaks for no pull request.
 func (s *Service) againBranch(ctx context.Context, repo github.RepoID, sha string) error {
 	var was branchRow
-	if err := s.db.Read(ctx, func(tx *store.Tx) (err error) {
+	shown := false
+	if err := s.db.Read(ctx, func(tx *store.Tx) error {
+		var attempt int
+		var conclusion, note string
+		err := tx.Row(commitSQL, int64(repo), sha).Scan(&attempt, &conclusion, &note)
+		if shown = err == nil; err != nil && !errors.Is(err, store.ErrNotFound) {
+			return fmt.Errorf("read the check run of %s: %w", sha, err)
+		}
 		was, err = readBranch(tx, repo)
 		return err
 	}); err != nil {
 		return err
+	}
+	if !shown {
+		return nil
 	}
 	if was.sha != sha {
 		return s.queued(ctx, repo, sha, look{bump: true})

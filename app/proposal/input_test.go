@@ -197,3 +197,43 @@ func TestTextOfOthersMeansNothingInACheckRun(t *testing.T) {
 		t.Errorf("the fence is shorter than what it holds: %s", text)
 	}
 }
+
+func TestWhatIsThereWhenTheAppIsInstalledIsFound(t *testing.T) {
+	each(t, func(t *testing.T, r *rig) {
+		// Before the Hub is told of anything: a file on the default branch, and a pull request.
+		sha := r.repo.Push(r.ana, "main", "env", githubtest.Files{path: githubtest.Text("image: node:22\n")})
+		p := r.repo.Propose(r.ana, "next", githubtest.Files{path: githubtest.Text("image: node:24\n")})
+		must(t, r.Sweep(t.Context()))
+		r.settle()
+		r.says(sha, "action_required", "Not applied yet", "It is the draft on the Hub's pages now")
+		r.says(p.SHA(), "action_required", "needs a Test build")
+		if d := r.env().Draft; d == nil || d.Spec.Image != "node:22" {
+			t.Errorf("%+v", d)
+		}
+	})
+}
+
+func TestACommitThatSpeaksForNothingIsNotRerun(t *testing.T) {
+	r := one(t, proposal.Options{})
+	withFile(t, r, "image: node:22\n")
+	sha := r.repo.Push(r.ana, "side", "x", githubtest.Files{"x": githubtest.Text("x")})
+	must(t, r.RerunAll(t.Context(), r.id(), sha, account(r.ana)))
+	if all := r.shown(sha, proposal.CheckName); len(all) != 0 {
+		t.Errorf("%+v", all)
+	}
+}
+
+func TestALargeDifferenceIsCutInsideItsBlock(t *testing.T) {
+	r := one(t, proposal.Options{})
+	p := r.proposeFiles("env", githubtest.Files{path: githubtest.Text("bootstrap: {file: s}\n"), "s": githubtest.Text(strings.Repeat("echo [x](http://evil.example)\n", 8000))})
+	text := r.says(p.SHA(), "action_required", "needs a Test build").Text.String()
+	if len(text) > 50<<10 || !strings.HasPrefix(text, "```diff\n") || !strings.HasSuffix(text, "(the rest is on the Hub's page)\n```") {
+		t.Errorf("%d bytes: %.60s … %s", len(text), text, text[len(text)-80:])
+	}
+	r.repo.Push(r.ana, "env", "wrong", githubtest.Files{path: githubtest.Text(strings.Repeat("x: 1\n", 5000))})
+	r.look(p)
+	v := r.says(p.SHA(), "failure", "Invalid")
+	if len(v.Summary.String()) > 40<<10 {
+		t.Errorf("%d bytes of summary", len(v.Summary.String()))
+	}
+}

@@ -224,7 +224,11 @@ func beginning(ctx context.Context, app *github.App, repo github.RepoID, pull gi
 	return c.MergeBase, err
 }
 
+// maxProblems bounds what is kept of what is wrong: who has that many begins with the first.
+const maxProblems = 200
+
 func problemsOf(all envspec.Problems) []Problem {
+	all = all[:min(len(all), maxProblems)]
 	out := make([]Problem, 0, len(all))
 	for _, p := range all {
 		out = append(out, Problem{File: p.File, Line: max(1, p.Line), Column: p.Column, Message: p.Message, Warning: p.Warning})

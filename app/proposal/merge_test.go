@@ -95,7 +95,7 @@ func TestAFileThatIsPushedWithoutAPullRequestIsADraft(t *testing.T) {
 	each(t, func(t *testing.T, r *rig) {
 		sha := r.repo.Push(r.ana, "main", "env", githubtest.Files{path: githubtest.Text("image: node:22\n")})
 		must(t, r.Pushed(t.Context(), r.id(), "main", sha, account(r.ana)))
-		r.says(sha, "action_required", "Not applied yet", "without a pull request")
+		r.says(sha, "action_required", "Not applied yet", "without a pull request a push applies nothing")
 		if e := r.env(); e.Current != nil || e.Draft == nil || e.Draft.Spec.Image != "node:22" {
 			t.Fatalf("%+v", e)
 		}

@@ -288,7 +288,7 @@ func (s *Service) render(repo access.Repo, sha string, parts []part, note string
 		}
 		s.summarize(&summary, repo, p, o)
 		if !p.hidden(repo) {
-			p.details(&text, len(parts) > 1)
+			p.details(&text, len(parts))
 		}
 		v.Buttons = addButtons(v.Buttons, p)
 		v.Annotations = addAnnotations(v.Annotations, p)
@@ -297,6 +297,11 @@ func (s *Service) render(repo access.Repo, sha string, parts []part, note string
 	v.DetailsURL = s.page(repo.ID, parts[0].Number)
 	return v
 }
+
+const (
+	listed  = 50       // of problems and of changes
+	maxDiff = 48 << 10 // bytes of the differences of a check run, in all
+)
 
 // page is where people go on from a check run.
 func (s *Service) page(repo github.RepoID, number int) string {
@@ -309,8 +314,12 @@ func (s *Service) page(repo github.RepoID, number int) string {
 func (s *Service) summarize(m *markdown, repo access.Repo, p part, o opinion) {
 	m.paragraph(escape(o.sentence))
 	if p.File == Invalid || p.Outcome == Wrong {
-		for _, x := range p.Problems {
-			m.item(fmt.Sprintf("`%s` line %d: %s", codeSpan(x.File), x.Line, escape(x.Message)))
+		for i, x := range p.Problems {
+			if i == listed {
+				m.item(fmt.Sprintf("and %d more", len(p.Problems)-listed))
+				break
+			}
+			m.item(fmt.Sprintf("`%s` line %d: %s", codeSpan(x.File), x.Line, escape(clip(x.Message, 500))))
 		}
 		m.end()
 	}
@@ -323,7 +332,11 @@ func (s *Service) summarize(m *markdown, repo access.Repo, p part, o opinion) {
 				against = fmt.Sprintf("Against version %d, which is applied:", p.env.Current.Number)
 			}
 			m.paragraph(escape(against))
-			for _, c := range changes {
+			for i, c := range changes {
+				if i == listed {
+					m.item(fmt.Sprintf("and %d more", len(changes)-listed))
+					break
+				}
 				if p.hidden(repo) {
 					m.item(escape(outline(c, d.Spec)))
 					continue
@@ -395,7 +408,7 @@ func outline(c envspec.Change, next envspec.Spec) string {
 }
 
 // details is the difference line by line.
-func (p part) details(m *markdown, several bool) {
+func (p part) details(m *markdown, parts int) {
 	d := p.env.Draft
 	if d == nil {
 		return
@@ -404,10 +417,14 @@ func (p part) details(m *markdown, several bool) {
 	if diff.Empty() {
 		return
 	}
-	if several {
+	if parts > 1 {
 		m.heading(fmt.Sprintf("Pull request #%d", p.Number))
 	}
-	m.block("diff", diff.String())
+	text, room := diff.String(), maxDiff/parts
+	if len(text) > room { // GitHub would cut the beginning, and with it what makes it a block
+		text = clip(text, room) + "\n… (the rest is on the Hub's page)"
+	}
+	m.block("diff", text)
 }
 
 // addButtons offers the Runners that fit, where a Test build is of use. GitHub shows three at most.

@@ -12,6 +12,9 @@ import (
 	"github.com/claude-hub/claude-hub/store"
 )
 
+// maxLines bounds the last lines of a log in a check run, in bytes. Runners send less.
+const maxLines = 32 << 10
+
 // watch has the check runs of a Test build say how far it is, in the transaction that says so: it is queued as soon as it was
 // asked for, and completed as soon as it ended, whatever becomes of this Hub.
 func (s *Service) watch(tx *store.Tx, repo access.Repo, t environment.TestBuild) error {
@@ -94,7 +97,7 @@ func (s *Service) renderTest(repo access.Repo, t environment.TestBuild) checks.V
 		summary.paragraph(escape(words))
 		if lines := strings.TrimSpace(f.LastLines); lines != "" {
 			text.paragraph("The last lines of its log:")
-			text.block("", lines)
+			text.block("", lines[max(0, len(lines)-maxLines):])
 		}
 	}
 	if len(t.Detail.Phases) > 0 {

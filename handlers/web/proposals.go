@@ -68,6 +68,7 @@ type proposalPage struct {
 	Apply    Form
 	WebBase  int64 // the revision of the web draft; 0: there is none
 	Own      bool  // the web draft has changes of its own
+	Adopted  bool  // the web draft says the same
 }
 
 // ProposedValue is a Sensitive Variable or a Link that has no value.
@@ -136,6 +137,7 @@ func (w *Web) proposalPage(r *http.Request, g access.Grant) (proposalPage, error
 		before = d.Current.Spec
 	}
 	p.Diff = envspec.Compare(before, d.Draft.Spec)
+	p.Adopted = d.Web != nil && len(envspec.Explain(d.Web.Spec, d.Draft.Spec)) == 0
 	p.Runners = w.runnerOptions(runners, "", g.Repo(), d.Draft.Spec)
 	p.AnyFit = anyFit(p.Runners)
 	for _, v := range d.States {

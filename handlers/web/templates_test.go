@@ -110,6 +110,7 @@ func everyPage(now time.Time) map[string][]any {
 			proposalPage{Page: inRepo("proposals"), Proposal: proposal.Detail{Proposal: wrongPull, Heading: hostile, Says: hostile}, Path: "/x"},
 			proposalPage{Page: moving, Proposal: detail(fork), Path: "/x", Diff: diff, Values: []ProposedValue{{Name: "A", Query: "A"}, {Name: "B", Query: "B", Lost: true}, {Name: "C", Link: hostile}}, Runners: runners, AnyFit: true, Start: wrong},
 			proposalPage{Page: moving, Proposal: detail(mergedPull), Path: "/x", Diff: diff, Runners: runners[1:], Tests: []TestRow{testRow(environment.Running)}, Apply: wrong, WebBase: 3, Own: true},
+			proposalPage{Page: moving, Proposal: detail(mergedPull), Path: "/x", Adopted: true},
 			proposalPage{Page: moving, Proposal: detail(pull), Path: "/x"},
 		},
 		"proposed-value": {proposedValuePage{Page: inRepo("proposals"), Name: hostile, Number: 7, Form: Form{Values: map[string]string{"revision": "1"}}, Path: "/x"}, proposedValuePage{Page: moving, Name: "A", Number: 7, Form: named, Retype: true, Path: "/x"}},
