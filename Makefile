@@ -8,7 +8,7 @@ BINARY    := bin/claude-hub
 GOTESTSUM := gotest.tools/gotestsum@v1.12.3
 STATIC    := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
-.PHONY: help run build test lint e2e kill canary bench generate deps-run deps-test deps-bench
+.PHONY: help run build test lint e2e kill storm canary bench generate deps-run deps-test deps-bench
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -36,6 +36,11 @@ SEED   ?= 1
 kill: deps-test build ## kill -9 of Hub, Runner or both at random moments (ROUNDS=50 SEED=1)
 	@go test -c -o bin/kill.test ./e2e/kill
 	@CLAUDE_HUB_BINARY=$(abspath $(BINARY)) bin/kill.test -test.timeout 60m -rounds $(ROUNDS) -seed $(SEED)
+
+N ?= 10000
+storm: deps-test build ## GitHub's deliveries many times, late and in any order, while Hubs are killed (N=10000 SEED=1)
+	@go test -c -o bin/storm.test ./e2e/storm
+	@CLAUDE_HUB_BINARY=$(abspath $(BINARY)) bin/storm.test -test.timeout 60m -n $(N) -seed $(SEED)
 
 canary: deps-test build ## a Sensitive value in 25 forms in every channel, searched for everywhere, on SQLite and PostgreSQL (four minutes)
 	@go test -c -o bin/canary.test ./e2e/canary
