@@ -114,7 +114,7 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 		fleetOptions.Push = tokens
 	}
 	h.fleet = fleet.New(db, fleetOptions)
-	h.setup = setup.New(db, h.seal, h.app, setup.Options{Given: given, PublicURL: url, Suggest: cfg.GitHub.URL, At: cfg.GitHub.At, Push: cfg.GitHub.Push, Connect: makeApp(url, m), Gate: h.gate,
+	h.setup = setup.New(db, h.seal, h.app, setup.Options{Given: given, PublicURL: url, Suggest: cfg.GitHub.URL, At: cfg.GitHub.At, Formerly: cfg.GitHub.Formerly, Push: cfg.GitHub.Push, Connect: makeApp(url, m), Gate: h.gate,
 		Changed: func(tx *store.Tx, in setup.Installation) error { return checks.Wake(tx, in.ID) }, Log: log})
 	h.vault = variable.New(db, h.seal, h.gate)
 	h.env = environment.New(db, h.fleet, h.vault, environment.Options{TestDeadline: cfg.Hub.TestDeadline, NoHostCredentials: !devMode(cfg)})

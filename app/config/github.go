@@ -15,6 +15,7 @@ import (
 type GitHub struct {
 	URL               string  `yaml:"url"`
 	APIURL            string  `yaml:"api_url"`
+	Formerly          string  `yaml:"formerly"`
 	AppID             int64   `yaml:"app_id"`
 	ClientID          string  `yaml:"client_id"`
 	ClientSecret      Secret  `yaml:"client_secret"`
@@ -39,7 +40,7 @@ func (g GitHub) On() bool {
 
 // Check refuses half an App and addresses that tokens must not be sent to. It reads no file.
 func (g GitHub) Check() error {
-	if err := errors.Join(checkURL("url", g.URL, false), checkURL("api_url", g.APIURL, true)); err != nil || !g.On() {
+	if err := errors.Join(checkURL("url", g.URL, false), checkURL("api_url", g.APIURL, true), checkURL("formerly", g.Formerly, false)); err != nil || !g.On() {
 		return err
 	}
 	for _, two := range []struct {

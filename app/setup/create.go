@@ -3,12 +3,14 @@ package setup
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
 	"regexp"
 	"strings"
 
+	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/store"
@@ -72,6 +74,9 @@ func (s *Service) Begin(ctx context.Context, visit string, p Plan) (Form, error)
 	err = s.db.Write(ctx, func(tx *store.Tx) (err error) {
 		if _, err := s.mayIn(tx, visit); err != nil {
 			return err
+		}
+		if err := access.Site(tx, s.o.At(p.Web).Web, s.o.Formerly); err != nil {
+			return siteField(err)
 		}
 		if err := s.seal.Ready(tx); err != nil { // before GitHub makes what could not be kept
 			return keyless(err)
@@ -155,6 +160,15 @@ func (s *Service) web(typed string) (string, error) {
 		return "", fault.Field("web", "The address must begin with https://: over http:// everybody on the way could read the App's key.")
 	}
 	return typed, nil
+}
+
+// siteField shows a refusal of the GitHub's address beside its field.
+func siteField(err error) error {
+	var f *fault.Error
+	if errors.As(err, &f) && f.Code == fault.Refused {
+		return fault.Field("web", "%s", f.Message)
+	}
+	return err
 }
 
 // deaf is why a GitHub can't reach the Hub; "" when it may.

@@ -7,10 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/app/github/githubtest"
 	"github.com/claude-hub/claude-hub/app/setup"
+	"github.com/claude-hub/claude-hub/store"
 )
 
 func TestAnAppFromAManifestIsWhatTheHubIsFromThenOn(t *testing.T) {
@@ -222,4 +224,27 @@ func TestAHubThatPushesAsksForTheRightTo(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}, func(r *rig) { r.o.Push = true })
+}
+
+func TestAnotherGitHubThanTheDatabasesIsRefusedBeforeAnAppIsMadeThere(t *testing.T) {
+	t.Parallel()
+	each(t, func(r *rig) {
+		visit := r.enter(false)
+		err := r.db.Write(r.ctx(), func(tx *store.Tx) error {
+			if err := access.Site(tx, "https://old.example.com", ""); err != nil {
+				return err
+			}
+			_, err := tx.Exec(`INSERT INTO repos (id, source, name, clone_url, seen_at) VALUES (7, 'github', 'a/b', 'https://old.example.com/a/b.git', 1)`)
+			return err
+		})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		_, err = r.Begin(r.ctx(), visit, setup.Plan{Name: "Hub of octo", Org: "octo"})
+		r.want(err, fault.Invalid, "belongs to the GitHub at https://old.example.com")
+		r.want(r.Take(r.ctx(), visit, setup.Values{}), fault.Invalid, "belongs to the GitHub at https://old.example.com")
+		if n := len(r.gh.Requests()); n != 0 {
+			r.t.Errorf("the other GitHub was asked %d times", n)
+		}
+	})
 }

@@ -41,6 +41,9 @@ func (s *Service) Take(ctx context.Context, visit string, v Values) error {
 	if err != nil {
 		return err
 	}
+	if err := s.site(ctx, s.o.At(web).Web); err != nil { // before its GitHub is told anything
+		return siteField(err)
+	}
 	v.ClientID = strings.TrimSpace(v.ClientID)
 	if err := v.check(); err != nil {
 		return err

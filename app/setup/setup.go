@@ -58,6 +58,8 @@ type Options struct {
 	Suggest string
 	// At says where the GitHub at an address is, "" being github.com. Default: github.At.
 	At func(web string) github.Endpoints
+	// Formerly is the address under which the same GitHub was known before it moved: see access.Site.
+	Formerly string
 	// Connect makes the App. Default: github.New with nothing but these and the callback.
 	Connect func(github.Endpoints, github.Credentials) (*github.App, error)
 	// Transport carries what is asked before there is an App. Default: the network.
@@ -192,7 +194,11 @@ func (s *Service) untilEnd() time.Duration {
 // load puts what is stored into the Holder, unless the config names an App or it is there already.
 func (s *Service) load(ctx context.Context) error {
 	if s.o.Given != nil {
-		return nil
+		app, err := s.holder.App()
+		if err != nil {
+			return err
+		}
+		return s.site(ctx, app.Endpoints().Web)
 	}
 	s.loading.Lock()
 	defer s.loading.Unlock()
@@ -229,6 +235,11 @@ func (s *Service) load(ctx context.Context) error {
 	s.asked.forget()
 	s.heard.Store(0)
 	return nil
+}
+
+// site refuses a GitHub that isn't the one whose people and Repos the database knows.
+func (s *Service) site(ctx context.Context, web string) error {
+	return s.db.Write(ctx, func(tx *store.Tx) error { return access.Site(tx, web, s.o.Formerly) })
 }
 
 // Suggested is the address of the GitHub that a new App is most likely on; "" is github.com.
