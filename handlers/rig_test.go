@@ -73,9 +73,6 @@ func (s *site) deps() handlers.Deps {
 	}
 }
 
-// noProposals is of tests that have no pull request.
-type noProposals struct{ webhook.Proposals }
-
 // token is one for the API.
 func (s *site) token(login string) string {
 	s.t.Helper()

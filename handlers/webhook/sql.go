@@ -27,7 +27,7 @@ WHERE o.subject = d.subject AND o.subject <> '' AND o.state = 'waiting' AND o.cl
 	// deadlySQL sets aside what Hubs ended on: nobody was left to say why.
 	deadlySQL = `UPDATE deliveries SET state = 'aside', ended_at = $1, claimed_by = '', why = $2 WHERE state = 'waiting' AND due_at <= $1 AND faults >= $3`
 
-	pruneSQL      = `DELETE FROM deliveries WHERE guid IN (SELECT guid FROM deliveries WHERE state = 'done' AND ended_at > 0 AND ended_at < $1 LIMIT $2)`
+	pruneSQL      = `DELETE FROM deliveries WHERE guid IN (SELECT guid FROM deliveries WHERE ((state = 'done' AND ended_at < $1) OR (state = 'aside' AND ended_at < $2)) AND ended_at > 0 LIMIT $3)`
 	asidesSQL     = `SELECT guid, event, action, received_at, ended_at, tries, why FROM deliveries WHERE state = 'aside' AND ended_at > 0 ORDER BY ended_at DESC, guid LIMIT $1`
 	againSQL      = `UPDATE deliveries SET state = 'waiting', due_at = $2, tries = 0, faults = 0, ended_at = 0, why = '', received_at = $2 WHERE guid = $1 AND state = 'aside'`
 	waitingSQL    = `SELECT COUNT(*), COALESCE(MIN(received_at), 0) FROM deliveries WHERE state = 'waiting'`

@@ -18,6 +18,8 @@ const (
 	pruneRows  = 1000
 	// keep is how long a delivery is known after its work: longer than GitHub can send it again.
 	keep = 7 * 24 * time.Hour
+	// keepAside is how long one that was set aside waits for somebody.
+	keepAside = 30 * 24 * time.Hour
 )
 
 // claim is deliveries about the same, of which the newest is worked. Its id is the fence: once another has claimed them,
@@ -225,7 +227,7 @@ func (s *Service) prune(ctx context.Context) {
 	for {
 		var n int64
 		err := s.db.Write(ctx, func(tx *store.Tx) (err error) {
-			n, err = tx.Exec(pruneSQL, tx.Now().Add(-keep).UnixMilli(), pruneRows)
+			n, err = tx.Exec(pruneSQL, tx.Now().Add(-keep).UnixMilli(), tx.Now().Add(-keepAside).UnixMilli(), pruneRows)
 			return err
 		})
 		if err != nil && ctx.Err() == nil {

@@ -353,7 +353,7 @@ func TestWhatKillsHubsIsSetAside(t *testing.T) {
 	}
 }
 
-func TestDeliveriesAreForgottenAfterAWeek(t *testing.T) {
+func TestOldDeliveriesAreForgotten(t *testing.T) {
 	t.Parallel()
 	db := storetest.New(t)
 	clock := storetest.NewClock(db)
@@ -366,6 +366,20 @@ func TestDeliveriesAreForgottenAfterAWeek(t *testing.T) {
 	clock.Advance(25 * time.Hour)
 	h.taken(t, "push", "newest", pushOf(3))
 	eventually(t, "the old one is forgotten", func() bool { return rows(t, db, "done") == 2 && rows(t, db, "waiting") == 0 })
+
+	h.told.failing(func(string) error { return fault.New(fault.Invalid, "This can't be done.") })
+	h.taken(t, "push", "aside", pushOf(4))
+	eventually(t, "it is set aside", func() bool { return rows(t, db, "aside") == 1 })
+	h.told.failing(nil)
+	clock.Advance(29 * 24 * time.Hour)
+	h.taken(t, "push", "turn", pushOf(5))
+	eventually(t, "all others are forgotten", func() bool { return rows(t, db, "done") == 1 && rows(t, db, "waiting") == 0 })
+	if rows(t, db, "aside") != 1 {
+		t.Error("what was set aside is forgotten before anybody could have seen it")
+	}
+	clock.Advance(2 * 24 * time.Hour)
+	h.taken(t, "push", "last", pushOf(6))
+	eventually(t, "it is forgotten as well", func() bool { return rows(t, db, "aside") == 0 })
 }
 
 // TestOneDeliveryAHundredTimesOnThreeHubsIsWorkedOnce is P29 of facts/reliability.md.
