@@ -102,7 +102,7 @@ func (s *Service) lookOnce(ctx context.Context, app *github.App, repo github.Rep
 	if d.file == None || d.file == Deleted || d.state == Closed || d.outcome == Superseded {
 		now.Problems = nil
 	}
-	if was.Outcome != "" && was.MergedSHA == now.MergedSHA && (was.Outcome != Needs || d.outcome == Needs) { // what a merge leads to is decided once
+	if was.Outcome != "" && was.MergedSHA == now.MergedSHA && !moves(was.Outcome, d.outcome) { // what a merge leads to is decided once
 		now.Outcome, now.Detail = was.Outcome, was.Detail
 	}
 	by, err := s.merger(ctx, repo, f, was, now)
@@ -146,6 +146,12 @@ func (s *Service) lookOnce(ctx context.Context, app *github.App, repo github.Rep
 		return s.autoTest(ctx, repo, now, f.repo)
 	}
 	return nil
+}
+
+// moves says that what was decided of a merge is another thing by now: what somebody is asked for was overtaken, or what was wrong with it
+// on the Hub is right.
+func moves(was, now Outcome) bool {
+	return was == Needs && now != Needs || was == Wrong && now == Needs
 }
 
 // proposalOf is what GitHub says of a pull request, without its files.
@@ -309,6 +315,10 @@ func (s *Service) settle(tx *store.Tx, g access.Grant, by *access.Grant, was Pro
 	}
 	if was.Outcome == Needs {
 		return nil
+	}
+	if was.Outcome != "" { // it was mended on the Hub: for that nobody merged it
+		_, err = s.env.AdoptUnlessChanged(tx, g, p.Number)
+		return err
 	}
 	verdict, err := s.env.CheckProposed(tx, g, p.Number)
 	switch {

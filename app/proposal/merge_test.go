@@ -1,12 +1,14 @@
 package proposal_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/app/github/githubtest"
 	"github.com/claude-hub/claude-hub/app/proposal"
+	"github.com/claude-hub/claude-hub/app/variable"
 )
 
 func TestAMergeByWhoDoesNotPassTheGateAppliesNothing(t *testing.T) {
@@ -99,10 +101,33 @@ func TestAFileThatIsPushedWithoutAPullRequestIsADraft(t *testing.T) {
 		if e := r.env(); e.Current != nil || e.Draft == nil || e.Draft.Spec.Image != "node:22" {
 			t.Fatalf("%+v", e)
 		}
+		if says, err := r.Drift(t.Context(), r.grant); err != nil || !strings.Contains(says, "is not applied yet") {
+			t.Errorf("%q, %v", says, err)
+		}
 		r.hub.Applied(r.grant, r.runner, r.env().Draft.Spec)
+		if says, err := r.Drift(t.Context(), r.grant); err != nil || says != "" {
+			t.Errorf("%q, %v", says, err)
+		}
 		must(t, r.Rerun(t.Context(), r.id(), github.CheckEvent{SHA: sha, ExternalID: r.check(sha).ExternalID}, account(r.ana)))
 		r.says(sha, "success", "Nothing to apply")
 		must(t, r.Pushed(t.Context(), r.id(), "side", sha, account(r.ana)))
+	})
+}
+
+func TestWhatIsMendedOnTheHubAfterTheMergeIsAppliedByHand(t *testing.T) {
+	each(t, func(t *testing.T, r *rig) {
+		p := r.propose("env", "image: node:22\nvariables:\n  A: {link: LATER}\n")
+		r.says(p.SHA(), "failure", "Invalid", "LATER")
+		sha := p.Merge(r.ana, "merge")
+		r.look(p)
+		r.says(sha, "failure", "Invalid, not applied")
+		_, err := r.hub.Vault.CreateShared(t.Context(), r.grant.Who(), variable.NewShared{Name: "LATER", Value: []byte("x")})
+		must(t, err)
+		must(t, r.Again(t.Context(), r.grant, p.Number))
+		r.says(sha, "action_required", "Not applied yet", "needs a passing Test build")
+		if d := r.env().Draft; d == nil || d.Spec.Image != "node:22" || r.env().Current != nil {
+			t.Errorf("%+v", d)
+		}
 	})
 }
 

@@ -92,6 +92,33 @@ func known(tx *store.Tx, g access.Grant, number int) (Proposal, error) {
 	return p, err
 }
 
+// Drift says in a sentence what the file on the default branch, as it was last seen, says otherwise than what is applied; "" if
+// nothing, or if there is no file.
+func (s *Service) Drift(ctx context.Context, g access.Grant) (string, error) {
+	says := ""
+	err := s.db.Read(ctx, func(tx *store.Tx) error {
+		b, err := readBranch(tx, g.Repo().ID)
+		if err != nil || b.file == None || b.file == "" {
+			return err
+		}
+		env, err := s.env.Read(tx, g)
+		if err != nil {
+			return err
+		}
+		what := "The file " + Path + " on " + b.branch
+		switch c := env.Current; {
+		case b.file == Invalid:
+			says = what + " is invalid, so it is not what is applied."
+		case c == nil:
+			says = what + " is not applied yet."
+		case digest(c.Spec) != b.digest:
+			says = fmt.Sprintf("%s is not what version %d says, which is applied from %s.", what, c.Number, sourceWords(c.Source))
+		}
+		return nil
+	})
+	return says, err
+}
+
 // Test starts a Test build of what the pull request says at exactly commit, on a Runner by id or name.
 func (s *Service) Test(ctx context.Context, g access.Grant, number int, commit, runner string) (environment.TestBuild, error) {
 	if runner == "" {

@@ -247,10 +247,11 @@ func (s *Service) sweep(ctx context.Context, app *github.App, repo github.RepoID
 		for _, p := range known {
 			rows[p.Number] = p
 		}
-		g, err := system(tx, repo, 0)
+		of, err := access.ReadRepo(tx, repo)
 		if err != nil {
 			return err
 		}
+		g := access.System(of, "pull requests")
 		for _, p := range pulls {
 			row, ok := rows[p.Number]
 			delete(rows, p.Number)

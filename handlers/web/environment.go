@@ -36,6 +36,7 @@ type environmentPage struct {
 	// VariablesNotice is what was just done to them.
 	VariablesNotice string
 	Lacking         []LackingValue // of the applied version
+	Drift           string         // between the file on the default branch and what is applied
 }
 
 // Pending tells that the draft says something else than the applied version.
@@ -100,6 +101,9 @@ func (w *Web) environmentPage(r *http.Request, g access.Grant) (environmentPage,
 		return p, err
 	}
 	if p.Verdict, err = w.d.Environments.Check(r.Context(), g); err != nil {
+		return p, err
+	}
+	if p.Drift, err = w.d.Proposals.Drift(r.Context(), g); err != nil {
 		return p, err
 	}
 	if p.Start, err = w.testStart(r.Context(), p.Repo, g.Repo(), env, Form{}); err != nil {

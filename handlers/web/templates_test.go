@@ -162,7 +162,7 @@ func everyPage(now time.Time) map[string][]any {
 		},
 		"tests": {}, "environment": {
 			environmentPage{Page: inRepo("environment"), Form: Form{Values: formOf(envspec.Default())}},
-			environmentPage{Page: moving, Form: wrong, Base: 3, Draft: draft, Current: &version, Changes: nil, Start: starts[1], Apply: wrong},
+			environmentPage{Page: moving, Drift: hostile, Form: wrong, Base: 3, Draft: draft, Current: &version, Changes: nil, Start: starts[1], Apply: wrong},
 			environmentPage{Page: moving, Form: wrong, Base: 4, Was: formOf(spec), VariablesNotice: hostile, Draft: draft, Conflict: true, Conflicts: conflicts, Taken: []TakenField{{"CPU", hostile}}, Start: starts[2], Variables: variables},
 			environmentPage{Page: moving, Form: wrong, Base: 4, Draft: draft, Conflict: true, Start: starts[2]},
 			environmentPage{Page: moving, Form: Form{Values: formOf(envspec.Spec{Folders: &own, Docker: true})}, Draft: draft, Current: &version, Changes: changes, Start: starts[2], Lacking: lacking},
