@@ -75,6 +75,20 @@ func TestARepoThatTheAppLeavesHasItsTestBuildsCancelled(t *testing.T) {
 		if got, err := h.Environments.TestBuild(t.Context(), ana, queued.ID); err != nil || got.CancelledBy != "system: The App was removed." {
 			t.Errorf("cancelled by %q, %v", got.CancelledBy, err)
 		}
+		one.MustReport(one.Item(), wire.StateCancelled, wire.TestBuildDetail{})
+		tests, err := h.Environments.TestBuilds(t.Context(), ana, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := 0
+		for _, b := range tests {
+			if b.State == environment.Cancelled && b.Detail.Failure != nil && b.Detail.Failure.Message == "Cancelled by the Hub: The App was removed." {
+				said++
+			}
+		}
+		if said != 1 {
+			t.Errorf("of a Test build that ended %d say why", said)
+		}
 		if err := h.Environments.CancelAll(t.Context(), 4711, "Nothing there."); err != nil {
 			t.Errorf("a Repo that the Hub doesn't know: %v", err)
 		}

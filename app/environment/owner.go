@@ -155,6 +155,9 @@ func (s *Service) progress(tx *store.Tx, test TestBuild, detail wire.TestBuildDe
 }
 
 func (s *Service) finish(tx *store.Tx, test TestBuild, state string, detail wire.TestBuildDetail) error {
+	if state == Cancelled {
+		detail.Failure = whyCancelled(test.CancelledBy, detail)
+	}
 	encoded, err := json.Marshal(detail)
 	if err != nil {
 		return fmt.Errorf("encode detail: %w", err)
