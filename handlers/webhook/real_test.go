@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +19,9 @@ import (
 	"github.com/claude-hub/claude-hub/app/github/githubtest/checked"
 	"github.com/claude-hub/claude-hub/app/github/githubtest/examples"
 	"github.com/claude-hub/claude-hub/app/setup"
+	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/handlers/webhook"
+	"github.com/claude-hub/claude-hub/runner/wire"
 	"github.com/claude-hub/claude-hub/store"
 	"github.com/claude-hub/claude-hub/store/storetest"
 )
@@ -42,10 +45,10 @@ func (k knowing) WebhookSecrets(ctx context.Context) ([]github.Secret, error) {
 // examples say.
 func TestEveryExampleOfGitHubLeavesTheStoreConsistent(t *testing.T) {
 	t.Parallel()
-	for name, url := range map[string]func(testing.TB) string{"sqlite": storetest.SQLite, "postgres": storetest.PostgreSQL} {
+	for name, database := range map[string]func(testing.TB) string{"sqlite": storetest.SQLite, "postgres": storetest.PostgreSQL} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			everyExample(t, storetest.Open(t, url(t)), name == "sqlite")
+			everyExample(t, storetest.Open(t, database(t)), name == "sqlite")
 		})
 	}
 }
@@ -152,4 +155,75 @@ func (s *scene) rewritten(t *testing.T, x examples.Example, pull githubtest.Pull
 		t.Fatal(err)
 	}
 	return string(b)
+}
+
+// TestAnInstallationRemovedInTheMiddleOfATestBuildEndsIt goes from the owner's deed at GitHub to what the Runner is told.
+func TestAnInstallationRemovedInTheMiddleOfATestBuildEndsIt(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		do   func(s *scene)
+		says string
+	}{
+		"uninstalled":    {func(s *scene) { s.inst.Remove() }, "The GitHub App was removed from this Repo."},
+		"the Repo taken": {func(s *scene) { s.inst.Add(s.other); s.inst.Drop(s.repo) }, "The GitHub App was removed from this Repo."},
+		"suspended":      {func(s *scene) { s.inst.Suspend(true) }, "The GitHub App's installation was suspended."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := setScene(t, checked.New(t, githubtest.Options{}), storetest.New(t), webhook.Options{})
+			domain := apptest.New(t, s.db, apptest.Options{
+				Access: access.Options{GitHub: github.NewHolder(s.app)}, Environment: environment.Options{NoHostCredentials: true},
+			})
+			s.hub = newHub(t, s.db, webhook.Options{
+				GitHub: domain.App, Access: domain.Gate, Setup: knowing{domain.Setup, s.told}, Proposals: domain.Proposals, Builds: domain.Environments,
+			})
+			s.gh.HookURL(s.cred.ID, s.url)
+			s.hub.started(t)
+
+			to, browser, err := domain.Gate.BeginSignIn(t.Context(), "/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			back, err := s.gh.Authorize(to, s.ana)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer, err := url.Parse(back)
+			if err != nil {
+				t.Fatal(err)
+			}
+			who, _, _, err := domain.Gate.FinishSignIn(t.Context(), browser, answer.Query().Get("state"), answer.Query().Get("code"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			grant, err := domain.Gate.Repo(t.Context(), who, github.RepoID(s.repo.ID))
+			if err != nil {
+				t.Fatal(err)
+			}
+			runner := domain.Runner("r1")
+			spec := envspec.Default()
+			spec.Bootstrap = "sleep 60"
+			draft, err := domain.Environments.Save(t.Context(), grant, 0, spec, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			test, err := domain.Environments.Test(t.Context(), grant, draft.Revision, runner.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			runner.MustReport(runner.Item(), wire.StateRunning, wire.TestBuildDetail{})
+
+			c.do(s)
+			s.settled(t)
+			item := runner.Item()
+			if item.GetWant() != wire.WantStop {
+				t.Fatalf("the Runner is told to %s", item.GetWant())
+			}
+			runner.MustReport(item, wire.StateCancelled, wire.TestBuildDetail{})
+			got, err := domain.Environments.TestBuild(t.Context(), grant, test.ID)
+			if err != nil || got.State != environment.Cancelled || got.Detail.Failure == nil || got.Detail.Failure.Message != "Cancelled by the Hub: "+c.says {
+				t.Errorf("%+v, %v", got.Detail.Failure, err)
+			}
+		})
+	}
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/claude-hub/claude-hub/store"
 )
 
+const callback = "http://hub.example/auth/github/callback"
+
 // scene is a GitHub with the App on an organization that has two Repos, of which it was given one, and a Hub.
 type scene struct {
 	*hub
@@ -29,7 +31,7 @@ func setScene(t *testing.T, gh *githubtest.Server, db *store.DB, o webhook.Optio
 	s.repo = gh.Repo("octo/app", true, githubtest.Files{"README.md": githubtest.Text("hello\n")})
 	s.other = gh.Repo("octo/other", true, githubtest.Files{"README.md": githubtest.Text("other\n")})
 	s.repo.Allow(s.ana, "write")
-	s.cred = gh.App(githubtest.AppOptions{})
+	s.cred = gh.App(githubtest.AppOptions{Callbacks: []string{callback}})
 	s.inst = gh.Install(s.cred.ID, s.org, s.ana, s.repo)
 	u := gh.URLs()
 	var err error
@@ -39,7 +41,7 @@ func setScene(t *testing.T, gh *githubtest.Server, db *store.DB, o webhook.Optio
 			AppID: s.cred.ID, Slug: s.cred.Slug, ClientID: s.cred.ClientID, ClientSecret: github.NewSecret(s.cred.ClientSecret),
 			PrivateKey: github.NewSecret(s.cred.PrivateKey), WebhookSecrets: []github.Secret{github.NewSecret(s.cred.WebhookSecret)},
 		},
-		Version: "test",
+		Callback: callback, Version: "test",
 	})
 	if err != nil {
 		t.Fatal(err)
