@@ -86,12 +86,6 @@ func TestEachRefusalHasItsSentenceInAPIAndCommandLine(t *testing.T) {
 			return h
 		}, test, testArgs, fault.Refused,
 			"This draft can't be tested: it asks for Docker, which this version of claude-hub doesn't start in Sandboxes yet. Turn Docker off to test the rest."},
-		{"dependency folders, for now", func(h *town) *town {
-			h.Runner("r1")
-			save(h, envspec.Spec{Image: "debian:12", Folders: &[]envspec.Folder{{Pattern: "**/vendor"}}}, nil)
-			return h
-		}, test, testArgs, fault.Refused,
-			"This draft can't be tested: it names dependency folders of its own, which this version of claude-hub doesn't keep apart yet. Leave them out to test the rest."},
 		{"a name that clashes", func(h *town) *town {
 			save(h, sensitive, given)
 			if _, err := h.Vault.CreateShared(t.Context(), h.Grant("ana").Who(), variable.NewShared{Name: "HUB_WIDE", Value: []byte("x")}); err != nil {

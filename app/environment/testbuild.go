@@ -141,9 +141,6 @@ func (s *Service) testable(tx *store.Tx, env Environment, spec envspec.Spec) err
 	if spec.Docker {
 		return fault.New(fault.Refused, "This draft can't be tested: it asks for Docker, which this version of claude-hub doesn't start in Sandboxes yet. Turn Docker off to test the rest.")
 	}
-	if spec.Folders != nil && len(*spec.Folders) > 0 {
-		return fault.New(fault.Refused, "This draft can't be tested: it names dependency folders of its own, which this version of claude-hub doesn't keep apart yet. Leave them out to test the rest.")
-	}
 	return s.Complete(tx, env.ID, spec, "This draft can't be tested")
 }
 

@@ -5,21 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/runner/agent"
 	"github.com/claude-hub/claude-hub/runner/clone"
+	"github.com/claude-hub/claude-hub/runner/image"
 	"github.com/claude-hub/claude-hub/runner/sandbox"
 	"github.com/claude-hub/claude-hub/runner/wire"
-)
-
-// WorkspaceFolder is the folder of a disk that holds the Workspace, and WorkspaceGuest where a Sandbox sees it.
-const (
-	WorkspaceFolder = "workspace"
-	WorkspaceGuest  = "/workspace"
 )
 
 // CleanTest gives up all that a Test build has on the host, its snapshot excepted. m is how far it came.
@@ -62,7 +56,10 @@ func (b *Builder) Test(ctx context.Context, j *Job, repo wire.Repo) error {
 		if err != nil {
 			return cause(ctx, err)
 		}
-		folder := filepath.Join(m.Folder, WorkspaceFolder)
+		folder, _, err := PrepareFolders(m, false)
+		if err != nil {
+			return err
+		}
 		// Whole or not, no Sandbox has seen it: the mark is made before one boots.
 		if err := os.RemoveAll(folder); err != nil {
 			return err
@@ -77,7 +74,7 @@ func (b *Builder) Test(ctx context.Context, j *Job, repo wire.Repo) error {
 			return err
 		}
 	}
-	return b.start(ctx, j, spec, base, user, disk)
+	return b.start(ctx, j, spec, base, disk)
 }
 
 // tested is the snapshot that this Test build made, now or before the Runner's process was killed.
@@ -172,16 +169,13 @@ func (b *Builder) Clone(ctx context.Context, log *Log, track *Track, c CloneJob)
 // StartID is the id of the start script at its agent in a Test build.
 const StartID = "start"
 
-func (b *Builder) start(ctx context.Context, j *Job, spec envspec.Spec, base Base, user User, disk sandbox.Disk) error {
+func (b *Builder) start(ctx context.Context, j *Job, spec envspec.Spec, base Base, disk sandbox.Disk) error {
 	empty := strings.TrimSpace(spec.Start) == ""
 	if !empty {
 		j.Track.Begin(wire.PhaseStart)
 	}
 	limits, _ := b.Limits(spec)
-	s, c, err := b.bootForTest(ctx, j, sandbox.Spec{
-		Base: base.Base, Hostname: "test", Disk: disk, Limits: limits, Binds: append([]sandbox.Bind{
-			{Folder: WorkspaceFolder, Guest: WorkspaceGuest, UID: user.UID, GID: user.GID}}, b.cfg.Binds...),
-	})
+	s, c, err := b.bootForTest(ctx, j, b.SandboxSpec(base, "test", disk, limits), spec)
 	if err != nil {
 		return err
 	}
@@ -189,7 +183,7 @@ func (b *Builder) start(ctx context.Context, j *Job, spec envspec.Spec, base Bas
 		j.Track.Skip(wire.PhaseStart, "no start script")
 		return nil
 	}
-	env := append(b.Env(base.Meta.Image, base.Meta.Login), j.Values.Env(false)...)
+	env := append(b.Env(WithCaches(base.Meta.Image), base.Meta.Login), j.Values.Env(false)...)
 	cmd := Script(StartID, "start", spec.Start, env, WorkspaceGuest, base.Meta.Image.User)
 	exit, err := b.RunScript(ctx, s, j.Log, wire.PhaseStart, j.Marks.Boot, cmd)
 	if err != nil {
@@ -210,7 +204,7 @@ func (b *Builder) start(ctx context.Context, j *Job, spec envspec.Spec, base Bas
 
 // bootForTest boots the Sandbox of the start script, or finds the one in which it was started. A script that its
 // Sandbox lost is started again in a fresh one on the same clone: it must stand that, as it does at each wake.
-func (b *Builder) bootForTest(ctx context.Context, j *Job, spec sandbox.Spec) (sandbox.Sandbox, *agent.Client, error) {
+func (b *Builder) bootForTest(ctx context.Context, j *Job, spec sandbox.Spec, env envspec.Spec) (sandbox.Sandbox, *agent.Client, error) {
 	box := testBox(j.ID)
 	if err := b.Room(ctx, box, spec.Limits); err != nil {
 		return nil, nil, err
@@ -233,11 +227,17 @@ func (b *Builder) bootForTest(ctx context.Context, j *Job, spec sandbox.Spec) (s
 	if j.Marks.Script == StartID && j.Marks.Boot == h.BootID {
 		return s, c, nil
 	}
+	for _, problem := range h.Problems {
+		j.Log.Mark("boot: %s", problem)
+	}
+	if err := b.Bind(ctx, c, j.Log, j.Track, env, withImage(spec)); err != nil {
+		return nil, nil, err
+	}
 	if j.Marks.Script == StartID {
 		j.Log.Mark("start script: %s, so it starts again in a fresh one", again)
 	}
 	if j.Track.Phase(wire.PhaseStart).State != "" {
-		j.Log.Mark("start script: starting in %s as %s", WorkspaceGuest, userWords(base(spec)))
+		j.Log.Mark("start script: starting in %s as %s", WorkspaceGuest, userWords(withImage(spec).User))
 	} else {
 		j.Log.Mark("start script: none; the Sandbox boots with the Workspace")
 	}
@@ -245,9 +245,9 @@ func (b *Builder) bootForTest(ctx context.Context, j *Job, spec sandbox.Spec) (s
 	return s, c, j.Save()
 }
 
-func base(s sandbox.Spec) string {
+func withImage(s sandbox.Spec) image.Config {
 	b, _ := withMeta(s.Base)
-	return b.Meta.Image.User
+	return b.Meta.Image
 }
 
 func userWords(user string) string {

@@ -184,8 +184,8 @@ func (ch *channel) start(ctx context.Context) (spans [2]*agent.Span, err error) 
 		cmd.User = img.User
 	}
 	if cmd.User == img.User {
-		cmd.Env = m.b.Env(img, m.login())
-	} else { // another user's login shell was not asked, and has another home
+		cmd.Env = m.b.Env(build.WithCaches(img), m.login())
+	} else { // another user's login shell was not asked, and has another home; what it left in the caches would be in the way of theirs
 		cmd.Env = m.b.Env(img, nil)
 	}
 	if ch.spec.TTY {

@@ -54,7 +54,7 @@ func (m *Machine) startScript(ctx context.Context, spec envspec.Spec, base build
 	}
 	m.track.Begin(wire.PhaseStart)
 	limits, _ := m.b.Limits(spec)
-	env := append(m.b.Env(base.Meta.Image, base.Meta.Login), m.variables()...)
+	env := append(m.b.Env(build.WithCaches(base.Meta.Image), base.Meta.Login), m.variables()...)
 	cmd := build.Script(fmt.Sprintf("start-%d", st.Boots), "start", spec.Start, env, build.WorkspaceGuest, base.Meta.Image.User)
 	log := m.log()
 	return func() bool {
@@ -101,7 +101,7 @@ func (m *Machine) probe(ctx context.Context, spec envspec.Spec, base build.Base,
 	if err := login.Sweep(ctx, c); err != nil {
 		return
 	}
-	env, warning, err := m.b.LoginProbe(c, base.Meta.Image, spec, log.Set()).Run(ctx)
+	env, warning, err := m.b.LoginProbe(c, build.WithCaches(base.Meta.Image), spec, log.Set()).Run(ctx)
 	if err != nil {
 		return // the Sandbox ended, or the next process of the Runner asks
 	}
@@ -174,7 +174,7 @@ func (m *Machine) git(ctx context.Context, c *agent.Client, id string, w *limite
 	m.mu.Unlock()
 	exit, err := c.Run(ctx, agent.Cmd{
 		ID: fmt.Sprintf("%s-%d", id, time.Now().UnixNano()), Argv: append([]string{"git", "--no-optional-locks"}, args...),
-		Env: m.b.Env(img, m.login(), "LC_ALL=C", "GIT_TERMINAL_PROMPT=0"), Dir: build.WorkspaceGuest, User: img.User, Split: true,
+		Env: m.b.Env(build.WithCaches(img), m.login(), "LC_ALL=C", "GIT_TERMINAL_PROMPT=0"), Dir: build.WorkspaceGuest, User: img.User, Split: true,
 	}, w, &limited{left: 4096})
 	if err != nil {
 		return err

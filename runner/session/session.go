@@ -29,6 +29,7 @@ var ErrBusy = errors.New("the Session is active")
 type State struct {
 	Workspace bool   `json:"workspace,omitempty"` // it was cloned, whole
 	Remote    string `json:"remote,omitempty"`    // from where
+	Folders   bool   `json:"folders,omitempty"`   // dependency folders and caches were made on the disk
 	DiskSize  int64  `json:"disk_size,omitempty"`
 	Base      string `json:"base,omitempty"` // the build its root filesystem stands on
 	Version   int    `json:"version,omitempty"`
@@ -218,17 +219,25 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 	}
 	m.track.Begin(wire.PhaseBoot)
 	began := time.Now()
-	spec, err := m.spec(p, base, user)
+	env, err := build.Spec(p.Recipe)
 	if err != nil {
 		return err
 	}
+	limits, notes := m.b.Limits(env)
+	for _, n := range notes {
+		m.track.Note(n)
+	}
+	spec := m.b.SandboxSpec(base, hostname(p), m.disk(), limits)
 	s, fresh, err := m.boot(ctx, spec)
 	if err != nil {
 		return cause(ctx, err)
 	}
-	_, hello, err := build.Ready(ctx, s)
+	c, hello, err := build.Ready(ctx, s)
 	if err != nil {
 		return cause(ctx, err)
+	}
+	if err := m.b.Bind(ctx, c, m.log(), m.track, env, base.Meta.Image); err != nil {
+		return err
 	}
 	woke := time.Since(began)
 	for _, problem := range hello.Problems {
@@ -248,7 +257,7 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 			st.Boots++
 		}
 		st.Boot, st.Base, st.Version, st.Awake, st.WokeMS = hello.BootID, base.Name, p.Version, true, max(1, woke.Milliseconds())
-		st.Starting, st.StartFailed, st.Build, st.Handed = true, nil, build.Marks{}, handed
+		st.Starting, st.StartFailed, st.Build, st.Handed, st.Folders = true, nil, build.Marks{}, handed, true
 	})
 	if err != nil {
 		return err
@@ -305,7 +314,13 @@ func (m *Machine) workspace(ctx context.Context, p wire.Session, user build.User
 	if err != nil {
 		return cause(ctx, err)
 	}
-	folder := filepath.Join(mounted.Folder, build.WorkspaceFolder)
+	folder, lost, err := build.PrepareFolders(mounted, m.State().Folders)
+	if err != nil {
+		return err
+	}
+	for _, what := range lost {
+		m.log().Mark("disk: %s", what)
+	}
 	if had {
 		if st, err := os.Lstat(folder); err != nil || !st.IsDir() {
 			return m.lost()
@@ -340,21 +355,6 @@ func (m *Machine) lost() error {
 	return &build.Failed{Failure: wire.Failure{Code: "workspace-lost", Message: fmt.Sprintf(
 		"the Workspace of this Session is gone from Runner %s; it is not cloned again, so that nobody takes a fresh clone for the "+
 			"lost work. Delete the Session and start a new one, or restore the Runner's data folder", m.b.Config().Runner)}}
-}
-
-func (m *Machine) spec(p wire.Session, base build.Base, user build.User) (sandbox.Spec, error) {
-	env, err := build.Spec(p.Recipe)
-	if err != nil {
-		return sandbox.Spec{}, err
-	}
-	limits, notes := m.b.Limits(env)
-	for _, n := range notes {
-		m.track.Note(n)
-	}
-	return sandbox.Spec{
-		Base: base.Base, Hostname: hostname(p), Disk: m.disk(), Limits: limits, Binds: append([]sandbox.Bind{
-			{Folder: build.WorkspaceFolder, Guest: build.WorkspaceGuest, UID: user.UID, GID: user.GID}}, m.b.Config().Binds...),
-	}, nil
 }
 
 // boot starts the Sandbox on the root filesystem it had, or on a fresh one if it stands on another build. fresh says
