@@ -164,7 +164,9 @@ func TestImageAndVariablesSayWhereCachesAreBeforeClaudeHubDoes(t *testing.T) {
 	w := newWorld(t)
 	w.owner.give("", sensitive("npm_config_cache", "/of/a/variable", "s1", false))
 	w.start()
-	image := w.image("app:v1", func(c *v1.ConfigFile) { c.Config.User, c.Config.Env = "coder", append(c.Config.Env, "UV_CACHE_DIR=/of/the/image") })
+	image := w.image("app:v1", func(c *v1.ConfigFile) {
+		c.Config.User, c.Config.Env = "coder", append(c.Config.Env, "UV_CACHE_DIR=/of/the/image")
+	})
 	recipe, key := w.version(envspec.Spec{Image: image, Bootstrap: "echo 'export GOCACHE=/of/the/profile' >/home/coder/.profile",
 		Variables: []envspec.Variable{{Name: "npm_config_cache", Sensitive: true}}})
 	id := w.session(recipe, key, w.repo())

@@ -25,6 +25,8 @@ type Folders struct {
 	Guest     string // "/workspace"
 	Workspace string // its name in the Store
 	Own       string // name of the agent's own folder in the Store
+	// Cloned: git checked the Workspace out just now, and nothing has run in it yet.
+	Cloned bool `json:",omitempty"`
 }
 
 // Bound is one dependency folder as Bind found it, or left it. It is the Sandbox's word, as all that an agent says.
@@ -79,6 +81,7 @@ type folders struct {
 
 	mu        sync.Mutex
 	done      *Binding
+	asked     []Pattern
 	patterns  patterns
 	guest     string // where the Workspace is
 	workspace int    // that folder, as everything in the Sandbox sees it
@@ -128,18 +131,43 @@ func (f *folders) bindAll(rq Folders) (Binding, error) {
 	if err := f.open(rq); err != nil {
 		return Binding{}, fail(CodeInternal, "dependency folders can't be bound: %v", err)
 	}
-	out := Binding{Folders: []Bound{}}
-	f.patterns, out.Problems = newPatterns(rq.Patterns)
+	var bad []string
+	f.asked = rq.Patterns
+	f.patterns, bad = newPatterns(rq.Patterns)
 	all, err := f.store.list()
 	if err != nil {
-		out.Problems = append(out.Problems, err.Error())
+		bad = append(bad, err.Error())
 	}
-	if len(f.patterns) > 0 || len(all) > 0 {
-		f.find(&out, all, who)
+	out := Binding{Folders: []Bound{}}
+	if s, ok := f.store.takePlan(rq.Patterns, all); len(f.patterns) > 0 || len(all) > 0 {
+		if !ok && rq.Cloned && len(all) == 0 {
+			s, ok = f.patterns.cloned(f.below)
+		}
+		if !ok {
+			s = f.survey(all)
+		}
+		out = f.settleAll(s, all, who)
 	}
+	out.Problems = append(bad, out.Problems...)
 	f.publish()
 	f.done = &out
 	return out, nil
+}
+
+// leave has the next boot know what it would have to look for, after all that can change it has ended.
+func (f *folders) leave() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.done == nil {
+		return
+	}
+	all, err := f.store.list()
+	if err != nil || len(f.patterns) == 0 && len(all) == 0 {
+		return
+	}
+	if s := f.survey(all); !s.full && len(s.problems) == 0 {
+		f.store.leavePlan(f.asked, s) //nolint:errcheck // the next boot looks, then
+	}
 }
 
 func (f *folders) open(rq Folders) error {
@@ -147,7 +175,7 @@ func (f *folders) open(rq Folders) error {
 	if err != nil {
 		return err
 	}
-	below, err := f.store.open(rq.Workspace, unix.O_RDONLY)
+	below, err := f.store.open(rq.Workspace, unix.O_PATH)
 	if err != nil {
 		return errors.Join(err, unix.Close(own))
 	}
@@ -168,48 +196,60 @@ func (f *folders) open(rq Folders) error {
 	return nil
 }
 
-// find walks and binds.
-func (f *folders) find(out *Binding, all []*kept, who account) {
-	w := walk{patterns: f.patterns, places: map[uint64]*kept{}, buf: make([]byte, 64<<10)}
-	for _, k := range all {
-		w.places[k.at.Inode.Number] = k
+// survey is what a Workspace has of dependency folders.
+type survey struct {
+	found    []found
+	problems []string
+	full     bool // there is more
+}
+
+func (s *survey) sort() {
+	slices.SortFunc(s.found, func(a, b found) int { return strings.Compare(a.rel, b.rel) })
+}
+
+// survey looks through the Workspace.
+func (f *folders) survey(all []*kept) survey {
+	w := newWalk(f.patterns, all)
+	w.run(f.below)
+	f.untouchable(w)
+	s := survey{found: w.out, problems: w.problems, full: w.full}
+	s.sort()
+	return s
+}
+
+// settleAll brings all that was found to where it belongs.
+func (f *folders) settleAll(s survey, all []*kept, who account) Binding {
+	out := Binding{Folders: []Bound{}, Problems: s.problems}
+	placed := map[*kept]bool{}
+	for _, x := range s.found {
+		placed[x.kept] = true
 	}
-	w.look(f.below, "", "", 0)
-	slices.SortFunc(w.out, func(a, b found) int { return strings.Compare(a.rel, b.rel) })
-	byPath := map[string]*kept{}
+	lost := map[string]*kept{} // those without a place, by the last one they had
 	for _, k := range all {
-		byPath[string(k.at.Path)] = k
-	}
-	for _, x := range w.out {
-		if x.kept != nil {
-			delete(byPath, string(x.kept.at.Path))
+		if !placed[k] {
+			lost[k.at.path] = k
 		}
 	}
-	left := f.untouchable(&w)
-	for _, x := range w.out {
+	for _, x := range s.found {
 		if len(out.Folders) == maxBound {
-			w.problem("there are more than %d dependency folders: the rest stay in the Workspace", maxBound)
+			out.Problems = append(out.Problems, fmt.Sprintf("there are more than %d dependency folders: the rest stay in the Workspace", maxBound))
 			break
 		}
-		b := f.settle(x, left[x.rel], byPath, who)
-		if b.State != "" {
+		if b := f.settle(x, lost, who); b.State != "" {
 			out.Folders = append(out.Folders, b)
 		}
 	}
-	out.Problems = append(out.Problems, w.problems...)
 	for _, k := range all {
-		if k.bound || k.dir < 0 {
-			continue
-		}
 		// Without files and without a place there is nothing to keep, if all places were looked at.
-		if !k.empty || w.full || slices.ContainsFunc(w.out, func(x found) bool { return x.kept == k }) || f.store.forget(k) != nil {
+		if !k.bound && k.dir >= 0 && (!k.empty || placed[k] || s.full || f.store.forget(k) != nil) {
 			k.close()
 		}
 	}
+	return out
 }
 
 // untouchable are the folders that git keeps files in. Where git's index can't be read, they are all that have files.
-func (f *folders) untouchable(w *walk) map[string]bool {
+func (f *folders) untouchable(w *walk) {
 	repos := map[string][]string{}
 	for _, x := range w.out {
 		repos[x.repo] = append(repos[x.repo], x.rel)
@@ -227,8 +267,8 @@ func (f *folders) untouchable(w *walk) map[string]bool {
 		yes, err := tracked(f.below, repo, names)
 		if err != nil {
 			w.problem("what git keeps in %s can't be told (%v), so that its dependency folders with files stay in the Workspace", pathText(repo), err)
-			for _, r := range rels {
-				left[r] = true
+			for _, n := range names {
+				left[prefix+n] = true
 			}
 			continue
 		}
@@ -236,11 +276,13 @@ func (f *folders) untouchable(w *walk) map[string]bool {
 			left[prefix+n] = true
 		}
 	}
-	return left
+	for i := range w.out {
+		w.out[i].left = left[w.out[i].rel]
+	}
 }
 
 // settle brings one folder to where it belongs.
-func (f *folders) settle(x found, left bool, byPath map[string]*kept, who account) Bound {
+func (f *folders) settle(x found, lost map[string]*kept, who account) Bound {
 	out := Bound{Path: x.rel}
 	not := func(err error) Bound {
 		out.State, out.Err = NotBound, err.Error()
@@ -254,6 +296,9 @@ func (f *folders) settle(x found, left bool, byPath map[string]*kept, who accoun
 	defer unix.Close(parent)
 	k := x.kept
 	if k != nil {
+		if is, _, err := inodeOf(parent, name); err != nil || is != k.at.inode {
+			return not(errors.Join(err, errors.New("another folder is at its place")))
+		}
 		empty, err := isEmpty(parent, name)
 		if err != nil {
 			return not(err)
@@ -268,7 +313,7 @@ func (f *folders) settle(x found, left bool, byPath map[string]*kept, who accoun
 			k = nil
 		}
 	}
-	if k != nil && (left || !x.match) {
+	if k != nil && (x.left || !x.match) {
 		if err := f.store.giveBack(k, parent, name); err != nil {
 			return not(err)
 		}
@@ -278,14 +323,14 @@ func (f *folders) settle(x found, left bool, byPath map[string]*kept, who accoun
 	if !x.match {
 		return Bound{}
 	}
-	if left {
+	if x.left {
 		if x.has {
 			out.State = LeftAlone
 		}
 		return out
 	}
 	if k == nil {
-		return f.take(x, parent, name, byPath[x.rel], who)
+		return f.take(x, parent, name, lost[x.rel], who)
 	}
 	if err := f.bind(k, x.rel); err != nil {
 		return not(err)
@@ -315,10 +360,10 @@ func (f *folders) take(x found, parent int, name string, old *kept, who account)
 		return not(err)
 	}
 	if empty && old != nil && !old.empty {
-		if old.at.Inode, _, err = inodeOf(parent, name); err != nil {
+		if old.at.inode, _, err = inodeOf(parent, name); err != nil {
 			return not(err)
 		}
-		if err := errors.Join(old.write(true), f.bind(old, x.rel)); err != nil {
+		if err := errors.Join(old.write(), f.bind(old, x.rel)); err != nil {
 			return not(err)
 		}
 		out.State = BoundAgain

@@ -21,27 +21,77 @@ var errNoIndex = errors.New("no index")
 // tracked says which of these folders, below the repository at repo, git keeps files in, or a link or submodule in place of. It
 // reads the index as git writes it (gitformat-index(5)), without git, and as bytes from a stranger.
 func tracked(workspace int, repo string, folders []string) (map[string]bool, error) {
-	dir, err := gitDir(workspace, repo)
+	t := newTracker(folders)
+	err := readIndexes(workspace, repo, t.begin, t.name)
 	if errors.Is(err, errNoIndex) {
 		return nil, nil
 	}
+	return t.yes, err
+}
+
+// cloned is the survey of a Workspace that git has just checked out, and that nothing else has written in: what there is stands in the
+// index, so that no folder has to be looked at. false: it has to, since there are submodules, or no index.
+func (p patterns) cloned(workspace int) (survey, bool) {
+	var out survey
+	var missing []string
+	var dir string // of the last name, and
+	var in bool    // whether that is in a folder that matches
+	plain := true
+	left := map[string]bool{}
+	err := readIndexes(workspace, "", func() {}, func(mode uint32, name []byte) {
+		if mode&unix.S_IFMT != unix.S_IFREG && mode&unix.S_IFMT != unix.S_IFLNK {
+			plain = false
+		}
+		d, file := gopath.Split(string(name))
+		if d = strings.TrimSuffix(d, "/"); d != dir {
+			if dir, in = d, false; d != "" {
+				for i := range len(d) + 1 {
+					if (i == len(d) || d[i] == '/') && p.match(d[:i]) {
+						in, left[d[:i]] = true, true
+						break
+					}
+				}
+			}
+		}
+		if !in {
+			missing = p.besides(missing, d, file)
+		}
+	})
+	if err != nil || !plain {
+		return survey{}, false
+	}
+	for rel := range left {
+		out.found = append(out.found, found{rel: rel, has: true, match: true, left: true})
+	}
+	for _, rel := range missing {
+		if !left[rel] {
+			out.found = append(out.found, found{rel: rel, match: true})
+		}
+	}
+	out.sort()
+	return out, true
+}
+
+// readIndexes tells all that the index of the repository at repo has, with each one's mode, and what it shares with another. begin is
+// called before each of the two.
+func readIndexes(workspace int, repo string, begin func(), each func(mode uint32, name []byte)) error {
+	dir, err := gitDir(workspace, repo)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer unix.Close(dir)
 	hash := 20
 	if sha256Repo(dir) {
 		hash = 32
 	}
-	t := newTracker(folders)
-	shared, err := readIndex(dir, "index", hash, t)
-	if err == nil && shared != "" {
-		_, err = readIndex(dir, "sharedindex."+shared, hash, newTrackerInto(t))
+	begin()
+	shared, err := readIndex(dir, "index", hash, each)
+	if err != nil || shared == "" {
+		return err
 	}
-	if errors.Is(err, errNoIndex) {
-		return nil, nil
-	}
-	return t.yes, err
+	begin()
+	_, err = readIndex(dir, "sharedindex."+shared, hash, each)
+	return err
 }
 
 // gitDir opens the folder that git keeps a repository's index in: .git, or what a submodule's .git says.
@@ -111,14 +161,10 @@ func newTracker(folders []string) *tracker {
 	return t
 }
 
-// newTrackerInto begins anew, and adds to what another has found.
-func newTrackerInto(t *tracker) *tracker {
-	n := *t
-	n.i, n.j = 0, 0
-	return &n
-}
+// begin is for another index, in whose order names come from now on.
+func (t *tracker) begin() { t.i, t.j = 0, 0 }
 
-func (t *tracker) name(b []byte) {
+func (t *tracker) name(_ uint32, b []byte) {
 	for t.i < len(t.folders) && t.folders[t.i] < string(b) {
 		t.i++
 	}
@@ -139,8 +185,8 @@ const (
 	maxGitEntries = 20_000_000
 )
 
-// readIndex tells t all names of an index, and gives the name of the one it shares entries with, if it does.
-func readIndex(dir int, file string, hash int, t *tracker) (shared string, err error) {
+// readIndex tells all entries of an index, and gives the name of the one it shares entries with, if it does.
+func readIndex(dir int, file string, hash int, each func(mode uint32, name []byte)) (shared string, err error) {
 	fd, err := unix.Openat(dir, file, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err == unix.ENOENT {
 		return "", errNoIndex
@@ -161,11 +207,11 @@ func readIndex(dir int, file string, hash int, t *tracker) (shared string, err e
 	}
 	x := indexReader{r: r, version: version, fixed: 40 + hash + 2}
 	for range n {
-		name, err := x.entry()
+		mode, name, err := x.entry()
 		if err != nil {
 			return "", errors.New("git's index is damaged")
 		}
-		t.name(name)
+		each(mode, name)
 	}
 	return x.link(hash)
 }
@@ -177,24 +223,25 @@ type indexReader struct {
 	name    []byte // of the last entry
 }
 
-func (x *indexReader) entry() ([]byte, error) {
+func (x *indexReader) entry() (mode uint32, name []byte, err error) {
 	fixed, err := x.r.Peek(x.fixed)
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
+	mode = binary.BigEndian.Uint32(fixed[24:])
 	size := x.fixed
 	if extended := fixed[x.fixed-2]&0x40 != 0; extended && x.version >= 3 {
 		size += 2
 	}
 	if _, err := x.r.Discard(size); err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	keep := 0
 	if x.version == 4 {
 		// The name is the last one's without so many bytes at its end, and what follows.
 		strip, err := x.varint()
 		if err != nil || strip > len(x.name) {
-			return nil, io.ErrUnexpectedEOF
+			return 0, nil, io.ErrUnexpectedEOF
 		}
 		keep = len(x.name) - strip
 	}
@@ -203,23 +250,23 @@ func (x *indexReader) entry() ([]byte, error) {
 		part, err := x.r.ReadSlice(0)
 		x.name = append(x.name, part...)
 		if len(x.name) > maxGitName {
-			return nil, bufio.ErrTooLong
+			return 0, nil, bufio.ErrTooLong
 		}
 		if err == nil {
 			break
 		}
 		if err != bufio.ErrBufferFull {
-			return nil, err
+			return 0, nil, err
 		}
 	}
 	x.name = x.name[:len(x.name)-1]
 	if x.version < 4 {
 		// NULs up to a multiple of 8, of which one is read.
 		if _, err := x.r.Discard(7 - (size+len(x.name))%8); err != nil {
-			return nil, err
+			return 0, nil, err
 		}
 	}
-	return x.name, nil
+	return mode, x.name, nil
 }
 
 // varint is a number as in packs' offsets.

@@ -5,6 +5,7 @@ import (
 	gopath "path"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/bmatcuk/doublestar/v4"
 	"golang.org/x/sys/unix"
@@ -85,31 +86,81 @@ type found struct {
 	repo  string // the repository it is in, below the Workspace; "." is the Workspace itself
 	has   bool   // is there
 	match bool
+	left  bool  // git keeps files in it
 	kept  *kept // whose place it may be, by the number of its inode
 }
 
-// walk looks through a Workspace.
+// walk looks through a Workspace, in a few folders at once.
 type walk struct {
 	patterns patterns
 	places   map[uint64]*kept
+	looks    semaphore // for those beside the first
+	looking  sync.WaitGroup
+
+	mu       sync.Mutex
 	folders  int
-	buf      []byte
 	out      []found
 	problems []string
 	full     bool // said that there is more
 }
 
-// look lists one folder and those in it. fd is open for reading, and stays so.
-func (w *walk) look(fd int, rel, repo string, depth int) {
-	type sub struct {
-		name   string
-		number uint64
+const looksAtOnce = 4
+
+func newWalk(p patterns, all []*kept) *walk {
+	w := &walk{patterns: p, places: map[uint64]*kept{}, looks: make(semaphore, looksAtOnce-1)}
+	for _, k := range all {
+		w.places[k.at.inode.number] = k
 	}
-	var subs []sub
+	return w
+}
+
+// run looks through the folder top.
+func (w *walk) run(top int) {
+	fd, err := openUnder(top, ".", unix.O_RDONLY)
+	if err != nil {
+		w.problem("the Workspace can't be listed: %v", err)
+		return
+	}
+	w.look(fd, "", "", 0, make([]byte, 64<<10))
+	w.looking.Wait()
+}
+
+// look lists one folder and those in it. fd is open for reading; look closes it.
+func (w *walk) look(fd int, rel, repo string, depth int, buf []byte) {
+	defer unix.Close(fd)
+	subs, out, inRepo, err := w.list(fd, rel, repo, buf)
+	if err != nil {
+		w.problem("%s can't be listed: %v", pathText(rel), err)
+	}
+	if !w.count(out, len(subs), depth) {
+		return
+	}
+	for _, name := range subs {
+		next, err := openUnder(fd, name, unix.O_RDONLY)
+		if err != nil {
+			if err != unix.ENOENT && err != unix.ENOTDIR && err != unix.ELOOP {
+				w.problem("%s can't be opened: %v", pathText(gopath.Join(rel, name)), err)
+			}
+			continue
+		}
+		below := gopath.Join(rel, name)
+		select {
+		case w.looks <- struct{}{}:
+			w.looking.Go(func() {
+				defer func() { <-w.looks }()
+				w.look(next, below, inRepo, depth+1, make([]byte, 64<<10))
+			})
+		default:
+			w.look(next, below, inRepo, depth+1, buf)
+		}
+	}
+}
+
+// list tells the folders that are to be looked into, and those that were found.
+func (w *walk) list(fd int, rel, repo string, buf []byte) (subs []string, out []found, inRepo string, err error) {
 	var missing []string
-	inRepo := repo
-	at := len(w.out)
-	_, err := readFolder(fd, w.buf, func(e entry) bool {
+	inRepo = repo
+	_, err = readFolder(fd, buf, func(e entry) bool {
 		kind := e.kind
 		if kind == unix.DT_UNKNOWN {
 			if _, st, err := inodeOf(fd, string(e.name)); err == nil {
@@ -121,71 +172,71 @@ func (w *walk) look(fd int, rel, repo string, depth int) {
 			return true
 		}
 		if kind != unix.DT_DIR {
-			for i := range w.patterns {
-				p := &w.patterns[i]
-				if p.beside == "" || !p.literal || string(e.name) != p.beside {
-					continue
-				}
-				if f := gopath.Join(rel, p.last); !slices.Contains(missing, f) {
-					if ok, _ := doublestar.Match(p.glob, f); ok { //nolint:errcheck // it was read before
-						missing = append(missing, f)
-					}
-				}
-			}
+			missing = w.patterns.besides(missing, rel, string(e.name))
 			return true
 		}
 		k := w.places[e.number]
 		if k == nil && !w.patterns.may(e.name) {
-			subs = append(subs, sub{string(e.name), e.number})
+			subs = append(subs, string(e.name))
 			return true
 		}
 		f := found{rel: gopath.Join(rel, string(e.name)), has: true, kept: k}
 		if k != nil {
 			// The number may have been another folder's when it was written down.
-			if is, _, err := inodeOf(fd, string(e.name)); err != nil || is != k.at.Inode {
+			if is, _, err := inodeOf(fd, string(e.name)); err != nil || is != k.at.inode {
 				f.kept = nil
 			}
 		}
-		f.match = w.patterns.match(f.rel)
-		if !f.match && f.kept == nil {
-			subs = append(subs, sub{string(e.name), e.number})
-			return true
+		if f.match = w.patterns.match(f.rel); f.match || f.kept != nil {
+			out = append(out, f)
+		} else {
+			subs = append(subs, string(e.name))
 		}
-		w.out = append(w.out, f)
 		return true
 	})
-	if err != nil {
-		w.problem("%s can't be listed: %v", pathText(rel), err)
-	}
 	for _, m := range missing {
-		if !slices.ContainsFunc(w.out[at:], func(f found) bool { return f.rel == m }) {
-			w.out = append(w.out, found{rel: m, match: true})
+		if !slices.ContainsFunc(out, func(f found) bool { return f.rel == m }) {
+			out = append(out, found{rel: m, match: true})
 		}
 	}
-	for i := at; i < len(w.out); i++ {
-		w.out[i].repo = inRepo
+	for i := range out {
+		out[i].repo = inRepo
 	}
-	for _, s := range subs {
-		if w.folders++; w.folders > maxFolders || depth >= maxDepth {
-			if !w.full {
-				w.full = true
-				w.problem("dependency folders are looked for in %d folders, %d deep: there are more", maxFolders, maxDepth)
-			}
-			return
-		}
-		next, err := openUnder(fd, s.name, unix.O_RDONLY)
-		if err != nil {
-			if err != unix.ENOENT && err != unix.ENOTDIR && err != unix.ELOOP {
-				w.problem("%s can't be opened: %v", pathText(gopath.Join(rel, s.name)), err)
-			}
+	return subs, out, inRepo, err
+}
+
+// besides adds to missing the folders that belong beside the file name of the folder rel.
+func (p patterns) besides(missing []string, rel, name string) []string {
+	for i := range p {
+		if p[i].beside == "" || !p[i].literal || name != p[i].beside {
 			continue
 		}
-		w.look(next, gopath.Join(rel, s.name), inRepo, depth+1)
-		unix.Close(next)
+		f := gopath.Join(rel, p[i].last)
+		if ok, _ := doublestar.Match(p[i].glob, f); ok && !slices.Contains(missing, f) { //nolint:errcheck // it was read before
+			missing = append(missing, f)
+		}
 	}
+	return missing
+}
+
+// count takes in what was found, and says whether to go on.
+func (w *walk) count(out []found, subs, depth int) bool {
+	w.mu.Lock()
+	w.out = append(w.out, out...)
+	w.folders += subs
+	over := subs > 0 && (w.folders > maxFolders || depth >= maxDepth)
+	said := w.full
+	w.full = w.full || over
+	w.mu.Unlock()
+	if over && !said {
+		w.problem("dependency folders are looked for in %d folders, %d deep: there are more", maxFolders, maxDepth)
+	}
+	return !over
 }
 
 func (w *walk) problem(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if len(w.problems) < maxProblems {
 		w.problems = append(w.problems, fmt.Sprintf(format, args...))
 	}

@@ -130,6 +130,9 @@ func (a *agent) dispatch(conn net.Conn, h header) {
 	case "killall", "stop":
 		conn.SetDeadline(time.Time{}) //nolint:errcheck // see handle
 		err := a.killAll(min(max(0, time.Duration(h.GraceMS)*time.Millisecond), maxGrace))
+		if err == nil && h.Op == "stop" && a.folders != nil {
+			a.folders.leave()
+		}
 		reply(conn, struct{}{}, err)
 		if h.Op == "stop" {
 			a.stopOnce.Do(func() { close(a.stopped) })

@@ -2,8 +2,8 @@ package agent
 
 import (
 	"crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,34 +13,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Store (sandbox.Store) is what the agent keeps dependency folders in. In its folder of the Store, each has a folder with
-//
-//	data   its files, which are bound over its place in the Workspace
-//	at     a place, as JSON
-//
-// Its place in the Workspace is an empty folder, told by its inode, so that it is found again whatever the folders above it are
+// A Store (sandbox.Store) is what the agent keeps dependency folders in. In its folder of the Store, each has a folder with its
+// files in `data`, which is bound over its place in the Workspace, and an attribute that says what that is. Its place in the Workspace is an empty folder, told by its inode, so that it is found again whatever the folders above it are
 // called by then. What changes between the two is one exchange of two names by rename(2): whatever is killed when, the files are
-// whole in one place or whole in the other, and `at` says which.
+// whole in one place or whole in the other. That the attribute is metadata of the file system, as names are, has a power cut leave
+// no exchange without it, though nothing waits for the disk.
 type store struct {
 	all  int // the Store's folder, on a mount of its own that covers all of it
 	keep int // the agent's folder in it
 }
 
 const (
-	dataName = "data"
-	atName   = "at"
+	dataName  = "data"
+	planName  = "plan"
+	placeAttr = "user.claude-hub.place"
+	maxPlace  = 3000 // bytes of an attribute that any ext4 has room for
 )
 
 // inode tells a folder of the Store's disk from all others, those that had its number before it included.
 type inode struct {
-	Number uint64 `json:"number"`
-	Born   int64  `json:"born"` // ns
+	number uint64
+	born   int64 // ns
 }
 
 // place is what is kept of where a folder belongs.
 type place struct {
-	Inode inode  `json:"inode"`
-	Path  []byte `json:"path"` // below the Workspace, when it was seen last
+	inode inode
+	path  string // below the Workspace, when it was seen last
 }
 
 // kept is one folder of a store.
@@ -93,7 +92,7 @@ func inodeOf(dir int, name string) (inode, unix.Statx_t, error) {
 		flags |= unix.AT_EMPTY_PATH
 	}
 	err := unix.Statx(dir, name, flags, unix.STATX_BASIC_STATS|unix.STATX_BTIME|unix.STATX_MNT_ID, &st)
-	return inode{Number: st.Ino, Born: st.Btime.Sec*1e9 + int64(st.Btime.Nsec)}, st, err
+	return inode{number: st.Ino, born: st.Btime.Sec*1e9 + int64(st.Btime.Nsec)}, st, err
 }
 
 func isFolder(st unix.Statx_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
@@ -122,7 +121,9 @@ func (s *store) list() ([]*kept, error) {
 	defer unix.Close(fd)
 	var names []string
 	if _, err := readFolder(fd, make([]byte, 32<<10), func(e entry) bool {
-		names = append(names, string(e.name))
+		if e.kind != unix.DT_REG {
+			names = append(names, string(e.name))
+		}
 		return len(names) < maxKept
 	}); err != nil {
 		return nil, err
@@ -133,7 +134,7 @@ func (s *store) list() ([]*kept, error) {
 		if err != nil {
 			return all, fmt.Errorf("what is kept as %s can't be read: %w", visible(name), err)
 		}
-		if k.empty && (k.at.Inode == k.data || k.at.Inode == inode{}) {
+		if k.empty && (k.at.inode == k.data || k.at.inode == inode{}) {
 			if err := s.forget(k); err != nil {
 				return all, err
 			}
@@ -145,7 +146,7 @@ func (s *store) list() ([]*kept, error) {
 }
 
 func (s *store) read(id string) (*kept, error) {
-	dir, err := openUnder(s.keep, id, unix.O_PATH)
+	dir, err := openUnder(s.keep, id, unix.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
@@ -157,11 +158,11 @@ func (s *store) read(id string) (*kept, error) {
 		unix.Close(dir)
 		return nil, err
 	}
-	// One that was not written to its end is of a folder that was not moved in.
-	if b, err := readSmall(dir, atName); err == nil {
-		if json.Unmarshal(b, &k.at) != nil {
-			k.at = place{}
-		}
+	b := make([]byte, 64<<10)
+	// Without it, nothing was moved in.
+	if n, err := unix.Fgetxattr(dir, placeAttr, b); err == nil && n >= 16 {
+		k.at.inode = inode{binary.LittleEndian.Uint64(b), int64(binary.LittleEndian.Uint64(b[8:]))}
+		k.at.path = string(b[16:n])
 	}
 	return k, nil
 }
@@ -176,28 +177,11 @@ func readSmall(dir int, name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, 64<<10))
 }
 
-// write says where k belongs. durable: also after a power cut.
-func (k *kept) write(durable bool) error {
-	b, err := json.Marshal(k.at)
-	if err != nil {
-		return err
-	}
-	const tmp = atName + ".new"
-	fd, err := unix.Openat(k.dir, tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = unix.Write(fd, b)
-	if err == nil && durable {
-		err = unix.Fsync(fd)
-	}
-	if cerr := unix.Close(fd); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return err
-	}
-	return unix.Renameat(k.dir, tmp, k.dir, atName)
+// write says where k belongs.
+func (k *kept) write() error {
+	b := binary.LittleEndian.AppendUint64(nil, k.at.inode.number)
+	b = binary.LittleEndian.AppendUint64(b, uint64(k.at.inode.born))
+	return unix.Fsetxattr(k.dir, placeAttr, append(b, k.at.path[:min(len(k.at.path), maxPlace)]...), 0)
 }
 
 // forget clears away what is kept without files in it.
@@ -205,11 +189,6 @@ func (s *store) forget(k *kept) error {
 	err := unix.Unlinkat(k.dir, dataName, unix.AT_REMOVEDIR)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
-	}
-	for _, name := range []string{atName, atName + ".new"} {
-		if err := unix.Unlinkat(k.dir, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
-			return err
-		}
 	}
 	k.close()
 	return unix.Unlinkat(s.keep, k.id, unix.AT_REMOVEDIR)
@@ -231,10 +210,6 @@ func (s *store) adopt(parent int, name, rel string) (*kept, error) {
 	if !isFolder(st) {
 		return nil, unix.ENOTDIR
 	}
-	empty, err := isEmpty(parent, name)
-	if err != nil {
-		return nil, err
-	}
 	var id [8]byte
 	rand.Read(id[:]) //nolint:errcheck // never fails
 	k := &kept{id: hex.EncodeToString(id[:]), dir: -1}
@@ -248,18 +223,17 @@ func (s *store) adopt(parent int, name, rel string) (*kept, error) {
 		}
 		return nil, err
 	}
-	if k.dir, err = openUnder(s.keep, k.id, unix.O_PATH); err != nil {
+	if k.dir, err = openUnder(s.keep, k.id, unix.O_RDONLY); err != nil {
 		return nil, err
 	}
 	if err := s.twin(k.dir, st); err != nil {
 		return undo(err)
 	}
-	if k.at.Inode, _, err = inodeOf(k.dir, dataName); err != nil {
+	if k.at.inode, _, err = inodeOf(k.dir, dataName); err != nil {
 		return undo(err)
 	}
-	k.at.Path, k.data = []byte(rel), was
-	// A power cut must not leave files in the store that nobody knows the place of.
-	if err := k.write(!empty); err != nil {
+	k.at.path, k.data = rel, was
+	if err := k.write(); err != nil {
 		return undo(err)
 	}
 	if err := unix.Renameat2(k.dir, dataName, parent, name, unix.RENAME_EXCHANGE); err != nil {
@@ -298,7 +272,7 @@ func (s *store) bind(k *kept, to int) error {
 	if err != nil {
 		return err
 	}
-	if is != k.at.Inode {
+	if is != k.at.inode {
 		return fmt.Errorf("another folder is at its place")
 	}
 	from, err := unix.OpenTree(k.dir, dataName, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)

@@ -397,8 +397,8 @@ func (f *folders) moved(k *kept, s *spot) {
 		return
 	}
 	if rel, ok := f.rel(s); ok {
-		k.at.Path = []byte(rel)
-		k.write(false) //nolint:errcheck // as above
+		k.at.path = rel
+		k.write() //nolint:errcheck // as above
 	}
 }
 

@@ -135,14 +135,20 @@ func readable(path string) error {
 	return nil
 }
 
-// Bind has the agent bind the Workspace's dependency folders, before anything else runs in the Sandbox. It says what became of them
-// in the log. Nothing of it stops a boot: what can't be bound stays in the Workspace, and is noted. The only error is that ctx ended.
-func (b *Builder) Bind(ctx context.Context, c *agent.Client, log *Log, track *Track, spec envspec.Spec, img image.Config) error {
-	f := agent.Folders{User: img.User, Guest: WorkspaceGuest, Workspace: workspaceName, Own: dependenciesName}
+// DependencyFolders is what the agent of a SandboxSpec's Sandbox is to bind for an Environment. cloned: nothing has run in the Workspace
+// since it was cloned.
+func DependencyFolders(spec envspec.Spec, img image.Config, cloned bool) agent.Folders {
+	f := agent.Folders{Cloned: cloned, User: img.User, Guest: WorkspaceGuest, Workspace: workspaceName, Own: dependenciesName}
 	for _, p := range spec.DependencyFolders() {
 		f.Patterns = append(f.Patterns, agent.Pattern{Pattern: p.Pattern, Beside: p.Beside})
 	}
-	got, err := c.Bind(ctx, f)
+	return f
+}
+
+// Bind has the agent bind the Workspace's dependency folders, before anything else runs in the Sandbox. It says what became of them
+// in the log. Nothing of it stops a boot: what can't be bound stays in the Workspace, and is noted. cloned is as for DependencyFolders. The only error is that ctx ended.
+func (b *Builder) Bind(ctx context.Context, c *agent.Client, log *Log, track *Track, spec envspec.Spec, img image.Config, cloned bool) error {
+	got, err := c.Bind(ctx, DependencyFolders(spec, img, cloned))
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

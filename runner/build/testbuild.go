@@ -230,7 +230,7 @@ func (b *Builder) bootForTest(ctx context.Context, j *Job, spec sandbox.Spec, en
 	for _, problem := range h.Problems {
 		j.Log.Mark("boot: %s", problem)
 	}
-	if err := b.Bind(ctx, c, j.Log, j.Track, env, withImage(spec)); err != nil {
+	if err := b.Bind(ctx, c, j.Log, j.Track, env, withImage(spec), j.Marks.Script != StartID); err != nil {
 		return nil, nil, err
 	}
 	if j.Marks.Script == StartID {

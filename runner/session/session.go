@@ -236,7 +236,7 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 	if err != nil {
 		return cause(ctx, err)
 	}
-	if err := m.b.Bind(ctx, c, m.log(), m.track, env, base.Meta.Image); err != nil {
+	if err := m.b.Bind(ctx, c, m.log(), m.track, env, base.Meta.Image, m.State().Boots == 0); err != nil {
 		return err
 	}
 	woke := time.Since(began)
