@@ -1,9 +1,7 @@
 package agent
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -197,10 +195,7 @@ func TestGitTakesABoundFolderForAnyOther(t *testing.T) {
 	t.Parallel()
 	s := newSession(t)
 	s.write("package.json={}", ".gitignore=node_modules\n")
-	if out, err := exec.Command("sh", "-c", fmt.Sprintf(`cd %s && git init -q . && git -c safe.directory='*' add . && git -c safe.directory='*' -c user.name=a -c user.email=b commit -qm one`, s.path(""))).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	s.write()
+	s.git("", "init -q .", "add .", "commit -qm one")
 	b, _ := s.boot()
 	b.sh("printf '[user]\nname=a\nemail=b\n' > /home/coder/.gitconfig")
 	b.does("git status --porcelain", "")
