@@ -193,6 +193,30 @@ func TestWhatMatchesNoMoreIsInTheWorkspaceAgain(t *testing.T) {
 	b.does("cat kept/one target/two", "12")
 }
 
+func TestAFolderAroundBoundOnesIsMovedWithTheirFiles(t *testing.T) {
+	t.Parallel()
+	s := newSession(t)
+	s.write("all/a/node_modules/one=1", "all/b/node_modules/two=2", "all/three=3")
+	b, _ := s.boot()
+	b.does("mv all target && cat target/*/node_modules/*", "12")
+	b.does("mv target all", "")
+	b.end()
+	s.patterns = append([]Pattern{{Pattern: "all"}}, defaults...)
+	b, got := s.boot()
+	alike(t, "boot", got, []string{"moved all", "returned all/a/node_modules", "returned all/b/node_modules"})
+	b.wantBound("all")
+	b.does("cat all/a/node_modules/one all/b/node_modules/two all/three", "123")
+	b.end()
+	s.git("", "init -q .")
+	s.patterns = defaults
+	b, got = s.boot()
+	alike(t, "with the first patterns again", got, []string{"returned all"})
+	b.does("cat all/a/node_modules/one all/b/node_modules/two all/three", "123")
+	b.end()
+	_, got = s.boot()
+	alike(t, "and at the next boot", got, []string{"moved all/a/node_modules", "moved all/b/node_modules"})
+}
+
 // A place can only be lost by means of which the agent sees nothing, as from a container in the Sandbox.
 func TestAFolderThatLostItsPlaceKeepsItsFiles(t *testing.T) {
 	t.Parallel()
@@ -288,6 +312,9 @@ func TestRenamesOfTwoFoldersKeepBoth(t *testing.T) {
 	b.does("mv plain /tmp/away && cat /tmp/away/two && mv /tmp/away . && cat away/two && ls", "22away\nfile\nnode_modules\ntarget")
 	b.does("mkdir a b && mkdir a/target b/target && echo 5 >b/target/five && mv -T b/target a/target && cat a/target/five && ls b", "5")
 	b.wantBound("a/target", "target")
+	b.does("mkdir tmp && echo 6 >tmp/six && mv -T tmp b/target && cat b/target/six; mkdir b/new && mv -T b/new b/target 2>&1; rm b/target/six; mv -T b/new b/target && ls b",
+		"6\nmv: cannot move 'b/new' to 'b/target': Directory not empty\ntarget")
+	b.wantBound("a/target", "b/target", "target")
 }
 
 func TestNothingIsLostWhateverMomentASandboxIsKilledIn(t *testing.T) {

@@ -212,9 +212,45 @@ func (f *folders) survey(all []*kept) survey {
 	w := newWalk(f.patterns, all)
 	w.run(f.below)
 	f.untouchable(w)
+	f.inside(w, all)
 	s := survey{found: w.out, problems: w.problems, full: w.full}
 	s.sort()
 	return s
+}
+
+// inside adds what was bound in folders that are now bound, or left alone, as a whole: its files belong back there first, or they
+// would be hidden.
+func (f *folders) inside(w *walk, all []*kept) {
+	placed := map[*kept]bool{}
+	for _, x := range w.out {
+		placed[x.kept] = true
+	}
+	var unplaced []*kept
+	for _, k := range all {
+		if !k.empty && !placed[k] {
+			unplaced = append(unplaced, k)
+		}
+	}
+	if len(unplaced) == 0 {
+		return
+	}
+	for _, x := range w.out {
+		if !x.has || x.kept != nil {
+			continue
+		}
+		fd, err := openBeneath(f.below, x.rel, unix.O_PATH)
+		if err != nil {
+			w.problem("%s can't be opened: %v", pathText(x.rel), err)
+			continue
+		}
+		in := newWalk(nil, unplaced)
+		in.run(fd)
+		unix.Close(fd)
+		for _, y := range in.out {
+			y.rel = x.rel + "/" + y.rel
+			w.out = append(w.out, y)
+		}
+	}
 }
 
 // settleAll brings all that was found to where it belongs.
@@ -230,6 +266,8 @@ func (f *folders) settleAll(s survey, all []*kept, who account) Binding {
 			lost[k.at.path] = k
 		}
 	}
+	// What goes back comes first: it may be in a folder that is moved as a whole.
+	slices.SortStableFunc(s.found, func(a, b found) int { return b.back() - a.back() })
 	for _, x := range s.found {
 		if len(out.Folders) == maxBound {
 			out.Problems = append(out.Problems, fmt.Sprintf("there are more than %d dependency folders: the rest stay in the Workspace", maxBound))
@@ -245,6 +283,7 @@ func (f *folders) settleAll(s survey, all []*kept, who account) Binding {
 			k.close()
 		}
 	}
+	slices.SortFunc(out.Folders, func(a, b Bound) int { return strings.Compare(a.Path, b.Path) })
 	return out
 }
 
@@ -313,7 +352,7 @@ func (f *folders) settle(x found, lost map[string]*kept, who account) Bound {
 			k = nil
 		}
 	}
-	if k != nil && (x.left || !x.match) {
+	if k != nil && x.back() > 0 {
 		if err := f.store.giveBack(k, parent, name); err != nil {
 			return not(err)
 		}

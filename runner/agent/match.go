@@ -90,6 +90,14 @@ type found struct {
 	kept  *kept // whose place it may be, by the number of its inode
 }
 
+// back is 1 for what is on the disk and belongs into the Workspace.
+func (x found) back() int {
+	if x.kept != nil && (x.left || !x.match) {
+		return 1
+	}
+	return 0
+}
+
 // walk looks through a Workspace, in a few folders at once.
 type walk struct {
 	patterns patterns

@@ -290,7 +290,7 @@ func (w *watch) look(n *notification, q question, first, second string) (bool, e
 			return true, f.remove(c, a)
 		}
 	case renames:
-		if a.bound != nil || b.bound != nil {
+		if a.bound != nil || b.bound != nil || a.folder && f.belongs(b) {
 			return f.rename(c, q.flags, a, b)
 		}
 	case makes:
@@ -329,7 +329,7 @@ func (f *folders) again(k *kept, s *spot) error {
 	return f.bindOver(k, to, s.plain())
 }
 
-// rename is renameat2(2) from a to b, of which at least one is bound.
+// rename is renameat2(2) from a to b, of which at least one is bound, or b is where something is to be bound.
 func (f *folders) rename(c caller, flags uint32, a, b *spot) (bool, error) {
 	exchange := flags == unix.RENAME_EXCHANGE
 	if flags != 0 && !exchange && flags != unix.RENAME_NOREPLACE || a.root < 0 {
@@ -387,6 +387,9 @@ func (f *folders) rename(c caller, flags uint32, a, b *spot) (bool, error) {
 	if err == nil {
 		f.moved(toA, a)
 		f.moved(toB, b)
+		if toB == nil && a.folder && f.belongs(b) && !f.holdsMounts(b) {
+			f.takeIn(b)
+		}
 	}
 	return true, err
 }
@@ -418,24 +421,49 @@ func (f *folders) rel(s *spot) (string, bool) {
 
 // make is mkdir(2) of what may be a dependency folder: it is then bound at once, so that what is installed comes onto the disk.
 func (f *folders) make(c caller, mode uint32, s *spot) (bool, error) {
-	rel, ok := f.rel(s)
-	if !ok || len(f.kept) >= maxBound || !f.patterns.match(rel) || f.patterns.within(rel) {
+	if !f.belongs(s) {
 		return false, nil
 	}
 	if err := c.as(func() error { return unix.Mkdirat(s.parent, s.name, mode&0o1777) }); err != nil {
 		return true, err
 	}
-	defer f.publish()
+	f.takeIn(s)
+	f.publish()
+	return true, nil
+}
+
+// belongs says whether a folder at a spot is one to bind.
+func (f *folders) belongs(s *spot) bool {
+	rel, ok := f.rel(s)
+	return ok && len(f.kept) < maxBound && f.patterns.match(rel) && !f.patterns.within(rel)
+}
+
+// holdsMounts says whether something is bound below a spot. It would be hidden if the whole were.
+func (f *folders) holdsMounts(s *spot) bool {
+	rel, ok := f.rel(s)
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if !ok || err != nil {
+		return true
+	}
+	escaped := strings.NewReplacer("\\", `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`, "#", `\043`).Replace(f.guest + "/" + rel + "/")
+	return bytes.Contains(b, []byte(" "+escaped))
+}
+
+// takeIn binds the folder at a spot. What goes wrong leaves it an ordinary folder, for the next boot to bind.
+func (f *folders) takeIn(s *spot) {
+	rel, ok := f.rel(s)
+	if !ok {
+		return
+	}
 	dir, name := split(rel)
 	parent, err := openBeneath(f.below, dir, unix.O_PATH)
 	if err != nil {
-		return true, nil // an ordinary folder, then
+		return
 	}
 	defer unix.Close(parent)
 	if k, err := f.store.adopt(parent, name, rel); err == nil {
 		if err := f.bind(k, rel); err != nil {
-			f.store.giveBack(k, parent, name) //nolint:errcheck // the next boot binds it
+			f.store.giveBack(k, parent, name) //nolint:errcheck // as above
 		}
 	}
-	return true, nil
 }

@@ -61,13 +61,12 @@ func checkSpec(s sandbox.Spec) error {
 		if store = s.Store.Folder; !diskName(store) || !diskName(s.Store.Own) {
 			return bad("a Store and the agent's folder in it are named as a disk's folders are, not %q and %q", store, s.Store.Own)
 		}
-		seen[store], seen[store+"/"+s.Store.Own] = true, true
 	}
 	for _, b := range s.Binds {
 		if err := checkBind(b, store); err != nil {
 			return err
 		}
-		if seen[b.Folder] {
+		if s.Store != nil && (b.Folder == store || b.Folder == store+"/"+s.Store.Own) {
 			return bad("%s is the Store's own and can't be bound", b.Folder)
 		}
 		if seen[b.Guest] {
