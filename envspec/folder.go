@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/bmatcuk/doublestar/v4"
 	"gopkg.in/yaml.v3"
 )
 
@@ -188,6 +189,9 @@ func checkPattern(at, pattern string) error {
 		if _, err := gopath.Match(s, ""); err != nil {
 			return fmt.Errorf("%s is %s: %s has a [ that is not closed, or nothing between [ and ]", at, quote(pattern), quote(s))
 		}
+	}
+	if !doublestar.ValidatePattern(pattern) {
+		return fmt.Errorf("%s is %s: a { in it is not closed", at, quote(pattern))
 	}
 	if last := segments[len(segments)-1]; strings.Trim(last, "*?") == "" {
 		return fmt.Errorf("%s is %s: the last part names a folder, as in **/node_modules; %s would be any", at, quote(pattern), last)

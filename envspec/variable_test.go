@@ -56,6 +56,7 @@ func TestParseSaysWhatIsWrongWithDockerFoldersVariablesAndFiles(t *testing.T) {
 		"dependency-folders: [a//b]\n":                         `e:1:22: dependency-folders[0] is "a//b": write it without empty parts and dots alone`,
 		"dependency-folders:\n  - a\n  - '**'\n":               `e:3:5: dependency-folders[1] is "**": the last part names a folder, as in **/node_modules; ** would be any`,
 		"dependency-folders: [a**b]\n":                         `e:1:22: dependency-folders[0] is "a**b": ** stands alone between two /, as in **/node_modules`,
+		"dependency-folders: ['{a,b']\n":                       `e:1:22: dependency-folders[0] is "{a,b": a { in it is not closed`,
 		"dependency-folders: ['[a']\n":                         `e:1:22: dependency-folders[0] is "[a": "[a" has a [ that is not closed, or nothing between [ and ]`,
 		"dependency-folders: ['.git']\n":                       `e:1:22: dependency-folders[0] is ".git": .git belongs to the Workspace itself`,
 		"dependency-folders: [{pattern: a, besides: b}]\n":     `e:1:35: besides is no key of a dependency folder: did you mean beside?`,
