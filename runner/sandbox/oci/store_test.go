@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,8 +50,16 @@ func dev(t testing.TB, sb sandbox.Sandbox, line string) string {
 
 func TestDependencyFoldersOutliveTheSandbox(t *testing.T) {
 	t.Parallel()
+	for _, nested := range []bool{false, true} {
+		t.Run(fmt.Sprintf("nested=%v", nested), func(t *testing.T) { foldersOutlive(t, nested) })
+	}
+}
+
+func foldersOutlive(t *testing.T, nested bool) {
+	t.Parallel()
 	e := testEngine(t)
 	s := storeSpec(t, e, "a")
+	s.Nested = nested
 	m, err := e.Mount(t.Context(), s.Disk)
 	if err != nil {
 		t.Fatal(err)
