@@ -13,7 +13,9 @@ import (
 
 const (
 	// poll is how often due deliveries are looked for when nothing says that there are any.
-	poll       = 5 * time.Second
+	poll = 5 * time.Second
+	// breath is between two turns: what ends and arrives meanwhile goes into one transaction, and leaves the writer to intake.
+	breath     = 20 * time.Millisecond
 	pruneEvery = time.Hour
 	pruneRows  = 1000
 	// keep is how long a delivery is known after its work: longer than GitHub can send it again.
@@ -46,7 +48,8 @@ func (s *Service) work(ctx context.Context) {
 	results := make(chan result, s.o.Workers) // so that no worker waits to say what came of it
 	held := map[string]claim{}
 	var ended []result
-	var pruned, renewed time.Time
+	var pruned time.Time
+	renewed := time.Now()
 	wait := time.NewTimer(0)
 	defer wait.Stop()
 	for ctx.Err() == nil {
@@ -84,6 +87,11 @@ func (s *Service) work(ctx context.Context) {
 		case <-wait.C:
 		case r := <-results:
 			ended = append(ended, r)
+		}
+		wait.Reset(breath)
+		select {
+		case <-ctx.Done():
+		case <-wait.C:
 		}
 		for len(results) > 0 {
 			ended = append(ended, <-results)
