@@ -105,14 +105,21 @@ func PrepareFolders(m sandbox.Mounted, had bool) (workspace string, lost []strin
 				lost = append(lost, f.words+" were lost, and are made anew")
 			}
 		default:
-			// It is taken out of the way and not deleted: that may need what is damaged.
-			if rerr := os.Rename(path, fmt.Sprintf("%s-damaged-%d", path, time.Now().UnixNano())); rerr != nil {
+			if rerr := makeWay(path); rerr != nil {
 				return "", nil, errors.Join(err, rerr)
 			}
 			lost = append(lost, f.words+" were damaged, and are made anew")
 		}
 	}
 	return workspace, lost, nil
+}
+
+// makeWay takes away what is in a folder's place. A damaged folder is not deleted, which may need just what is damaged in it.
+func makeWay(path string) error {
+	if fi, err := os.Lstat(path); err == nil && !fi.IsDir() {
+		return os.Remove(path)
+	}
+	return os.Rename(path, fmt.Sprintf("%s-damaged-%d", path, time.Now().UnixNano()))
 }
 
 // readable says whether a folder of the Store is one and can be listed. Its name is the host's, so there is no link to follow.
