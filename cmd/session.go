@@ -15,7 +15,7 @@ import (
 
 func sessionCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "session", Short: "Sessions: start, work in, sleep, wake, delete",
+		Use: "session", Short: "Sessions: start, work in, sleep, wake, restart, delete",
 		Long: `A Session is a person or Claude Code at work on a branch, in a Sandbox of a Runner. Its Workspace outlives every
 Sandbox. Sessions are named by their id, or by the start or the end of it (6 characters at least).`,
 		Example: "  claude-hub session start --repo acme/rocket\n  claude-hub session shell 1a2b3c4d\n  claude-hub session exec 1a2b3c4d -- make test",
@@ -23,6 +23,7 @@ Sandbox. Sessions are named by their id, or by the start or the end of it (6 cha
 	c.AddCommand(sessionStartCommand(), sessionListCommand(), sessionShowCommand(), sessionExecCommand(), sessionShellCommand(), sessionLogsCommand(),
 		sessionDo("sleep", "Stop the Sandbox; Workspace and disks stay", asleep, (*client.Client).Sleep),
 		sessionDo("wake", "Boot the Sandbox again, from the newest version", running, (*client.Client).Wake),
+		sessionRestartCommand(),
 		sessionDo("retry", "Start a failed Session again", running, (*client.Client).Retry),
 		sessionDeleteCommand())
 	return c
@@ -209,22 +210,27 @@ func sessionDo(name, short, state string, ask func(*client.Client, context.Conte
 				if err != nil {
 					return err
 				}
-				var failed error
-				if !detach {
-					s, failed = waitFor(c, hub, s, state)
-				}
-				if output == "json" {
-					err = printJSON(c, s)
-				} else if failed == nil {
-					_, err = fmt.Fprintf(c.ErrOrStderr(), "%s is %s\n", s.ID, s.State)
-				}
-				return errors.Join(failed, err)
+				return done(c, hub, s, state, detach, output)
 			})
 		},
 	}
 	c.Flags().BoolVar(&detach, "detach", false, "don't wait until it is done")
 	outputFlag(c, &output)
 	return c
+}
+
+// done waits, unless detached, until a change of the Session is done, and says what it is then.
+func done(c *cobra.Command, hub *client.Client, s schema.Session, state string, detach bool, output string) (err error) {
+	var failed error
+	if !detach {
+		s, failed = waitFor(c, hub, s, state)
+	}
+	if output == "json" {
+		err = printJSON(c, s)
+	} else if failed == nil {
+		_, err = fmt.Fprintf(c.ErrOrStderr(), "%s is %s\n", s.ID, s.State)
+	}
+	return errors.Join(failed, err)
 }
 
 // countLimit is how long a fresh count of unsaved work may take before the last one has to do.

@@ -125,6 +125,14 @@ func (s *Service) Observe(_ context.Context, tx *store.Tx, a fleet.Assignment, r
 		if err := s.save(tx, sn, r.State); err != nil {
 			return err
 		}
+		if sn.Restarting {
+			if r.State == wire.StateAsleep && a.Want == fleet.Stop {
+				return s.restarted(tx, &sn)
+			}
+			if err := s.end(tx, &sn); err != nil {
+				return err
+			}
+		}
 		if r.State != wire.StateRunning || a.Want != fleet.Run {
 			return nil
 		}
@@ -140,6 +148,7 @@ func (s *Service) Observe(_ context.Context, tx *store.Tx, a fleet.Assignment, r
 		if err := s.save(tx, sn, Running); err != nil {
 			return err
 		}
+		sn.Restarting = false
 		if _, err := s.runs(tx, &sn, detail.Version); err != nil {
 			return err
 		}
@@ -245,6 +254,9 @@ func (s *Service) Lost(_ context.Context, tx *store.Tx, a fleet.Assignment) erro
 	if _, err := s.fleet.Change(tx, a.ID, fleet.Stop, time.Time{}); err != nil {
 		return err
 	}
+	if err := s.end(tx, &sn); err != nil {
+		return err
+	}
 	return s.save(tx, sn, Failed)
 }
 
@@ -297,7 +309,7 @@ func (s *Service) SleepAll(ctx context.Context, runner string) (n int, err error
 		}
 		n = len(awake)
 		for i := range awake {
-			awake[i].resume, awake[i].idle = true, 0
+			awake[i].resume, awake[i].Restarting, awake[i].idle = true, false, 0
 			if err := s.want(tx, &awake[i], fleet.Stop, Stopping); err != nil {
 				return err
 			}

@@ -76,6 +76,7 @@ func New(db *store.DB, env *environment.Service, f *fleet.Fleet, o Options) *Ser
 type Session struct {
 	ID          string
 	State       string
+	Restarting  bool // Stopping or Waking as the halves of a restart
 	Unreachable bool // its Runner has been silent for a whole lease; nothing of it is given up for that
 	Runner      string
 	Version     int // of the Environment: what it boots from next
@@ -172,9 +173,13 @@ func (s *Service) Start(ctx context.Context, g access.Grant, in StartInput) (Ses
 func (s *Service) Sleep(ctx context.Context, g access.Grant, id string) error {
 	return s.change(ctx, g, id, "session.sleep", func(tx *store.Tx, sn *Session) (bool, error) {
 		switch sn.State {
-		case Asleep, Stopping:
+		case Asleep:
 			return false, nil
-		case Running, Starting, Waking:
+		case Running, Starting, Waking, Stopping:
+			if sn.State == Stopping && !sn.Restarting {
+				return false, nil
+			}
+			sn.Restarting = false
 			return true, s.want(tx, sn, fleet.Stop, Stopping)
 		}
 		return false, fault.New(fault.Refused, "This Session is %s and can't be put to sleep.", sn.State)
@@ -190,6 +195,9 @@ func (s *Service) Wake(ctx context.Context, g access.Grant, id string) error {
 		case Running, Starting, Waking:
 			return false, nil
 		case Asleep, Stopping:
+			if sn.Restarting { // it wakes by itself
+				return false, nil
+			}
 			return true, s.boot(tx, g, sn, Waking)
 		}
 		return false, fault.New(fault.Refused, "This Session is %s and can't be woken.", sn.State)
@@ -338,7 +346,7 @@ func (s *Service) want(tx *store.Tx, sn *Session, want fleet.Want, state string)
 		return err
 	}
 	sn.State = state
-	if _, err := tx.Exec(wantSQL, sn.ID, state, sn.versionID, sn.idle.Milliseconds(), flag(sn.resume), tx.Now().UnixMilli()); err != nil {
+	if _, err := tx.Exec(wantSQL, sn.ID, state, sn.versionID, sn.idle.Milliseconds(), flag(sn.resume), tx.Now().UnixMilli(), flag(sn.Restarting)); err != nil {
 		return fmt.Errorf("save Session %s: %w", sn.ID, err)
 	}
 	return nil
@@ -454,13 +462,13 @@ func wakeHint(state string) string {
 func scanSession(scan func(...any) error) (Session, error) {
 	var sn Session
 	var detail string
-	var unreachable, resume, idle, created, changed int64
+	var unreachable, resume, restart, idle, created, changed int64
 	err := scan(&sn.ID, &sn.repo, &sn.environment, &sn.Runner, &sn.assignment, &sn.State, &unreachable, &sn.versionID, &sn.Version, &sn.Branch,
-		&sn.WorkBranch, &sn.DiskSize, &idle, &resume, &detail, &created, &sn.CreatedBy, &changed, &sn.createdBy, &sn.githubID)
+		&sn.WorkBranch, &sn.DiskSize, &idle, &resume, &restart, &detail, &created, &sn.CreatedBy, &changed, &sn.createdBy, &sn.githubID)
 	if err != nil {
 		return Session{}, err
 	}
-	sn.Unreachable, sn.resume = unreachable != 0, resume != 0
+	sn.Unreachable, sn.resume, sn.Restarting = unreachable != 0, resume != 0, restart != 0
 	sn.idle = time.Duration(idle) * time.Millisecond
 	sn.CreatedAt, sn.ChangedAt = time.UnixMilli(created), time.UnixMilli(changed)
 	if err := json.Unmarshal([]byte(detail), &sn.Detail); err != nil {

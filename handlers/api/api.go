@@ -122,6 +122,7 @@ func New(d Deps) *mux.Router {
 	on(http.MethodGet, "/repos/{repo}/sessions/{session}", read, a.granted(a.session))
 	on(http.MethodPost, "/repos/{repo}/sessions/{session}/sleep", sessions, a.granted(a.changeSession(d.Sessions.Sleep)))
 	on(http.MethodPost, "/repos/{repo}/sessions/{session}/wake", sessions, a.granted(a.changeSession(d.Sessions.Wake)))
+	on(http.MethodPost, "/repos/{repo}/sessions/{session}/restart", sessions, a.granted(a.changeSession(d.Sessions.Restart)))
 	on(http.MethodPost, "/repos/{repo}/sessions/{session}/retry", sessions, a.granted(a.changeSession(d.Sessions.Retry)))
 	on(http.MethodPost, "/repos/{repo}/sessions/{session}/count", sessions, a.granted(a.changeSession(d.Sessions.CountUnsaved)))
 	on(http.MethodPost, "/repos/{repo}/sessions/{session}/delete", sessions, a.granted(a.deleteSession))

@@ -68,7 +68,7 @@ func (a *api) sessions(w http.ResponseWriter, r *http.Request, g access.Grant) e
 
 func sessionOf(sn session.Session, repo access.Repo, names map[string]string) schema.Session {
 	return schema.Session{
-		ID: sn.ID, Repo: repoOf(repo), State: sn.State, Unreachable: sn.Unreachable, Runner: schema.RunnerRef{ID: sn.Runner, Name: cmp.Or(names[sn.Runner], "(revoked)")},
+		ID: sn.ID, Repo: repoOf(repo), State: sn.State, Restarting: sn.Restarting, Unreachable: sn.Unreachable, Runner: schema.RunnerRef{ID: sn.Runner, Name: cmp.Or(names[sn.Runner], "(revoked)")},
 		Version: sn.Version, Branch: sn.Branch, WorkBranch: sn.WorkBranch, DiskSize: sn.DiskSize, Detail: sn.Detail, Unsaved: sn.UnsavedSentence(),
 		CreatedAt: sn.CreatedAt.UTC(), CreatedBy: sn.CreatedBy, ChangedAt: sn.ChangedAt.UTC(),
 	}

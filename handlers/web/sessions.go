@@ -148,17 +148,27 @@ type sessionPage struct {
 	Lacking     []LackingValue // of the version it boots from next
 }
 
-// Can tells which of sleep, wake, retry and delete the Session takes now.
+// Can tells which of sleep, wake, restart, retry and delete the Session takes now.
 func (p sessionPage) Can(what string) bool {
 	switch what {
 	case "sleep":
-		return p.Session.State == session.Running || p.Session.State == session.Starting || p.Session.State == session.Waking
+		return p.Session.State == session.Running || p.Session.State == session.Starting || p.Session.State == session.Waking || p.Session.Restarting
 	case "wake":
-		return p.Session.State == session.Asleep || p.Session.State == session.Stopping
+		return p.Session.State == session.Asleep || p.Session.State == session.Stopping && !p.Session.Restarting
+	case "restart":
+		return p.Session.State == session.Running
 	case "retry":
 		return p.Session.State == session.Failed
 	}
 	return p.Session.State != session.Deleting
+}
+
+// newer is the number of the applied version if sn stands on an older one, else 0.
+func newer(env environment.Environment, sn session.Session) int {
+	if env.Current != nil && env.Current.Number > sn.Version {
+		return env.Current.Number
+	}
+	return 0
 }
 
 // Announce is the state in one sentence.
@@ -174,6 +184,9 @@ func meaning(sn session.Session, runner string) string {
 		}
 		return "Its Sandbox is up."
 	case session.Stopping:
+		if sn.Restarting {
+			return "Its Sandbox is being stopped, and boots again right after. Workspace and disks stay."
+		}
 		return "Its Sandbox is being stopped. Workspace and disks stay."
 	case session.Asleep:
 		return "It has no Sandbox. Workspace and disks are kept on Runner " + runner + "."
@@ -220,9 +233,7 @@ func (w *Web) showSession(rw http.ResponseWriter, r *http.Request, g access.Gran
 	if p.Lacking, err = w.lacking(r.Context(), g, env.Current); err != nil {
 		return err
 	}
-	if env.Current != nil && env.Current.Number > sn.Version {
-		p.Next = env.Current.Number
-	}
+	p.Next = newer(env, sn)
 	if sn.Detail.WokeMS > 0 {
 		p.Woke = took(time.Duration(sn.Detail.WokeMS) * time.Millisecond)
 	}

@@ -168,6 +168,9 @@ func everyPage(now time.Time) map[string][]any {
 			environmentPage{Page: moving, Form: Form{Values: formOf(envspec.Spec{Folders: &own, Docker: true})}, Draft: draft, Current: &version, Changes: changes, Start: starts[2], Lacking: lacking},
 			environmentPage{Page: moving, Form: Form{Values: formOf(envspec.Spec{Folders: &none})}},
 		},
+		"restart": {
+			restartPage{Page: inRepo("sessions"), Session: session.Session{ID: "s", Version: 1}}, restartPage{Page: moving, Session: session.Session{ID: "s", Version: 1}, Next: 2},
+		},
 		"delete": {
 			deletePage{Page: inRepo("sessions"), Session: session.Session{ID: "s"}, Runner: hostile, Counting: true},
 			deletePage{Page: moving, Session: session.Session{ID: "s"}, Runner: hostile, Form: wrong, Unsaved: hostile, Loses: true},

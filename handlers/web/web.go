@@ -174,6 +174,8 @@ func (w *Web) routes() *mux.Router {
 	get("/repos/{repo}/sessions/{session}", w.granted(w.session))
 	post("/repos/{repo}/sessions/{session}/sleep", w.granted(w.changeSession(w.d.Sessions.Sleep)))
 	post("/repos/{repo}/sessions/{session}/wake", w.granted(w.changeSession(w.d.Sessions.Wake)))
+	get("/repos/{repo}/sessions/{session}/restart", w.granted(w.restartPage))
+	post("/repos/{repo}/sessions/{session}/restart", w.granted(w.changeSession(w.d.Sessions.Restart)))
 	post("/repos/{repo}/sessions/{session}/retry", w.granted(w.changeSession(w.d.Sessions.Retry)))
 	post("/repos/{repo}/sessions/{session}/count", w.granted(w.countUnsaved))
 	get("/repos/{repo}/sessions/{session}/delete", w.granted(w.deletePage))

@@ -266,7 +266,7 @@ func (c *Client) WaitSession(ctx context.Context, repo int64, id string, until f
 	}
 }
 
-// Sleep, Wake, Retry and Count are what a person asks of a Session; each can be asked again.
+// Sleep, Wake, Restart, Retry and Count are what a person asks of a Session; each can be asked again.
 func (c *Client) Sleep(ctx context.Context, repo int64, id string) (schema.Session, error) {
 	return c.ask(ctx, repo, id, "sleep", true)
 }
@@ -274,6 +274,11 @@ func (c *Client) Sleep(ctx context.Context, repo int64, id string) (schema.Sessi
 // Wake is described with Sleep.
 func (c *Client) Wake(ctx context.Context, repo int64, id string) (schema.Session, error) {
 	return c.ask(ctx, repo, id, "wake", true)
+}
+
+// Restart has a Session sleep and boot again at once, from the newest version. It is described with Sleep.
+func (c *Client) Restart(ctx context.Context, repo int64, id string) (schema.Session, error) {
+	return c.ask(ctx, repo, id, "restart", false)
 }
 
 // Retry is described with Sleep.

@@ -194,7 +194,8 @@ type StartSession struct {
 type Session struct {
 	ID          string             `json:"id"`
 	Repo        Repo               `json:"repo"`
-	State       string             `json:"state"` // starting, running, stopping, asleep, waking, failed, deleting
+	State       string             `json:"state"`                // starting, running, stopping, asleep, waking, failed, deleting
+	Restarting  bool               `json:"restarting,omitempty"` // stopping and waking as the halves of a restart
 	Unreachable bool               `json:"unreachable"`
 	Runner      RunnerRef          `json:"runner"`
 	Version     int                `json:"version"` // of the Environment, which it boots from next
