@@ -243,6 +243,9 @@ func TestAPlanIsUsedOnceAndOnlyForItsPatterns(t *testing.T) {
 	s := newSession(t)
 	s.write("package.json", "web/node_modules/x=1")
 	plan := filepath.Join(s.dir, "dependencies", planName)
+	for i := range worthAPlan {
+		s.write(fmt.Sprintf("src/%d/", i))
+	}
 	b, first := s.boot()
 	if err := b.Stop(ctx(t), 0); err != nil {
 		t.Fatal(err)

@@ -165,7 +165,7 @@ func (f *folders) leave() {
 	if err != nil || len(f.patterns) == 0 && len(all) == 0 {
 		return
 	}
-	if s := f.survey(all); !s.full && len(s.problems) == 0 {
+	if s := f.survey(all); !s.full && len(s.problems) == 0 && s.looked >= worthAPlan {
 		f.store.leavePlan(f.asked, s) //nolint:errcheck // the next boot looks, then
 	}
 }
@@ -201,6 +201,7 @@ type survey struct {
 	found    []found
 	problems []string
 	full     bool // there is more
+	looked   int  // folders that were looked into
 }
 
 func (s *survey) sort() {
@@ -213,7 +214,7 @@ func (f *folders) survey(all []*kept) survey {
 	w.run(f.below)
 	f.untouchable(w)
 	f.inside(w, all)
-	s := survey{found: w.out, problems: w.problems, full: w.full}
+	s := survey{found: w.out, problems: w.problems, full: w.full, looked: w.folders}
 	s.sort()
 	return s
 }

@@ -24,7 +24,11 @@ type planned struct {
 	Kept             string `json:",omitempty"`
 }
 
-const maxPlan = 16 << 20
+const (
+	maxPlan = 16 << 20
+	// worthAPlan is how many folders a Workspace has that takes longer to look through than a plan is worth on the disk.
+	worthAPlan = 64
+)
 
 func (s *store) leavePlan(patterns []Pattern, v survey) error {
 	p := plan{Patterns: patterns}

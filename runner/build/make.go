@@ -117,7 +117,8 @@ func (b *Builder) bootstrap(ctx context.Context, j *Job, spec envspec.Spec, img 
 	j.Track.Begin(wire.PhaseBootstrap)
 	s, c, err := b.bootForBuild(ctx, j, sandbox.Spec{
 		Base: sandbox.Base{Name: img.Digest, Layers: img.Layers}, Hostname: "build", Disk: b.disk(box, b.cfg.BuildDisk),
-		Binds: b.cfg.Binds, Limits: limits,
+		// Bound in Sandboxes with a Workspace, so that each would have to make it, and copy the folders above it onto its disk.
+		Binds: append([]sandbox.Bind{{Folder: cacheName, Guest: cacheGuest}}, b.cfg.Binds...), Limits: limits,
 	}, box)
 	if err != nil {
 		return err
