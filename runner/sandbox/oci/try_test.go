@@ -50,6 +50,22 @@ func try(what string, args []string) error {
 			return err
 		}
 		return c.Close()
+	case "unix":
+		c, err := net.DialTimeout("unix", args[0], time.Second)
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	case "calls": // numbers: the errno of each, called with zeros
+		for _, a := range args {
+			var nr uintptr
+			if _, err := fmt.Sscan(a, &nr); err != nil {
+				return err
+			}
+			_, _, errno := unix.Syscall6(nr, 0, 0, 0, 0, 0, 0)
+			fmt.Println(int(errno))
+		}
+		return nil
 	case "tcp-from": // local address, remote address
 		d := net.Dialer{Timeout: time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(args[0])}}
 		c, err := d.Dial("tcp", args[1])
