@@ -36,7 +36,7 @@ type Config struct {
 	BuildTimeout time.Duration `yaml:"build_timeout"`
 	// Quiet is how long a script says nothing before its log says that it is still running. Default 3m.
 	Quiet time.Duration `yaml:"quiet"`
-	// Runtime is the OCI runtime: a name on PATH or a path. Default runc.
+	// Runtime is the OCI runtime: a name on PATH or a path. Default runc. gVisor's runsc boots no Sandbox yet (docs/isolation.md).
 	Runtime string `yaml:"runtime"`
 	// RunDir holds what lives as long as the host's boot. Default /run/claude-hub, with an ending of its own for another data
 	// folder than the default one.

@@ -84,6 +84,8 @@ func (e *Engine) Probe(ctx context.Context) (sandbox.Capabilities, error) {
 	}
 	if out, err := runTool(ctx, e.cfg.Runtime, "--version"); err != nil {
 		missing("The runtime %s can't be run: install the package runc. (%v)", e.cfg.Runtime, err)
+	} else if strings.HasPrefix(out, "runsc ") {
+		missing("The runtime %s is gVisor, which this version doesn't boot Sandboxes on (docs/isolation.md): set runner.runtime to runc.", e.cfg.Runtime)
 	} else if v, ok := strings.CutPrefix(strings.SplitN(out, "\n", 2)[0], "runc version "); ok && !versionAtLeast(v, 1, 2, 8) {
 		missing("runc %s lacks fixes of 2025 (CVE-2025-31133, -52565, -52881), whose worst effects the user namespace of a Sandbox blocks: 1.2.8 or newer is advised.", v)
 	}

@@ -356,6 +356,14 @@ func TestProbeNamesWhatIsMissing(t *testing.T) {
 	if _, err := e.Start(t.Context(), "a", testSpec(t, e, "a")); err == nil || !strings.Contains(err.Error(), "/nowhere/runc") {
 		t.Errorf("a start without a runtime gave %v", err)
 	}
+	gvisor := filepath.Join(t.TempDir(), "runsc")
+	if err := os.WriteFile(gvisor, []byte("#!/bin/sh\necho runsc version 0.0.0\necho spec: 1.1.0\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	e = testEngine(t, func(c *Config) { c.Runtime = gvisor })
+	if c, err = e.Probe(t.Context()); err != nil || !strings.Contains(strings.Join(c.Missing, "\n"), "is gVisor, which this version doesn't boot Sandboxes on") {
+		t.Errorf("gVisor as the runtime isn't named: %q, %v", c.Missing, err)
+	}
 	for v, want := range map[string]bool{"5.19.0": true, "5.18.9-x": false, "6.1.76": true, "6.1.75-cloud": false, "6.18.44-fc": true, "10.0": true} {
 		if versionAtLeast(v, 5, 19, 0) != (v != "5.18.9-x") || (v == "6.1.75-cloud" || v == "6.1.76") && versionAtLeast(v, 6, 1, 76) != want {
 			t.Errorf("version %s is compared wrong", v)
