@@ -80,12 +80,6 @@ func TestEachRefusalHasItsSentenceInAPIAndCommandLine(t *testing.T) {
 			"This draft can't be tested: the Variable SENTRY has no value. Enter one for it first."},
 		{"missing values", func(h *town) *town { save(h, sensitive, nil); return h }, apply, applyArgs, fault.Refused,
 			"This draft can't be applied: the Variables NPM and SENTRY have no value. Enter one for each first."},
-		{"Docker, for now", func(h *town) *town {
-			h.Runner("r1")
-			save(h, envspec.Spec{Image: "debian:12", Docker: true}, nil)
-			return h
-		}, test, testArgs, fault.Refused,
-			"This draft can't be tested: it asks for Docker, which this version of claude-hub doesn't start in Sandboxes yet. Turn Docker off to test the rest."},
 		{"a name that clashes", func(h *town) *town {
 			save(h, sensitive, given)
 			if _, err := h.Vault.CreateShared(t.Context(), h.Grant("ana").Who(), variable.NewShared{Name: "HUB_WIDE", Value: []byte("x")}); err != nil {

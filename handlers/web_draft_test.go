@@ -309,8 +309,8 @@ func TestEachRefusalIsSaidOnThePage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	form := url.Values{"revision": {fmtInt(d.Revision)}, "runner": {r.ID}}
-	b.want(b.post(repoPath+"/tests", form), http.StatusConflict, "This draft can&#39;t be tested: it asks for Docker")
+	form := url.Values{"revision": {fmtInt(d.Revision)}, "runner": {s.OldRunner("old", 1).ID}}
+	b.want(b.post(repoPath+"/tests", form), http.StatusServiceUnavailable, "old has no Docker in its Sandboxes")
 }
 
 func TestAHubWithoutAKeySaysHowToGetOne(t *testing.T) {

@@ -191,7 +191,12 @@ func (h *Hub) runner(name, platform string, protocol int32) *Runner {
 		h.t.Fatal(err)
 	}
 	r := &Runner{ID: id, Name: name, hub: h}
-	answer, err := h.Fleet.Hello(h.t.Context(), id, &wire.HelloRequest{Protocol: protocol, Version: "test", Platform: platform, Engine: "oci", CpuLimit: 4, MemoryLimit: 8 << 30, Instance: "1"})
+	var able []string
+	if protocol == wire.Protocol {
+		able = []string{"docker"}
+	}
+	answer, err := h.Fleet.Hello(h.t.Context(), id, &wire.HelloRequest{Protocol: protocol, Version: "test", Platform: platform, Engine: "oci", CpuLimit: 4,
+		MemoryLimit: 8 << 30, Instance: "1", Capabilities: able})
 	if err != nil || answer.GetUpdate() != "" {
 		h.t.Fatalf("hello: %v, %v", answer, err)
 	}

@@ -75,9 +75,15 @@ func (s *Service) TokenRepo(r access.Repo) (id int64, refused string, err error)
 	return int64(r.ID), "", nil
 }
 
-// Runners are the ones that can clone the Repo and take the values of spec's Variables: a fleet.Filter.Only.
+// Runners are the ones that can clone the Repo, take the values of spec's Variables, and have Docker in Sandboxes where it asks for that:
+// a fleet.Filter.Only.
 func (s *Service) Runners(r access.Repo, spec envspec.Spec) func(fleet.Runner) string {
 	return func(on fleet.Runner) string {
+		if spec.Docker {
+			if why := s.fleet.CantRunDocker(on); why != "" {
+				return why
+			}
+		}
 		if len(spec.Variables) > 0 {
 			if why := s.fleet.CantTakeValues(on); why != "" {
 				return why

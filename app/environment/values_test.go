@@ -220,7 +220,8 @@ func TestATestBuildIsRefusedWithItsReason(t *testing.T) {
 	}{
 		{func(s *envspec.Spec) {}, nil, "new", "This draft can't be tested: the Variables NPM and SENTRY have no value. Enter one for each first."},
 		{func(s *envspec.Spec) {}, map[string][]byte{"NPM": []byte(npm)}, "new", "This draft can't be tested: the Variable SENTRY has no value. Enter one for it first."},
-		{func(s *envspec.Spec) { s.Docker = true }, given(), "new", "asks for Docker, which this version of claude-hub doesn't start in Sandboxes yet"},
+		{func(s *envspec.Spec) { s.Docker = true }, given(), "old", "old has no Docker in its Sandboxes"},
+		{func(s *envspec.Spec) { s.Docker = true }, given(), "new", ""},
 		{func(s *envspec.Spec) { s.Folders = &folders }, given(), "new", ""},
 		{func(s *envspec.Spec) { s.Folders = &none }, given(), "old", "old runs claude-hub test, which is too old for an Environment with Variables: install claude-hub of this Hub's version on its host"},
 		{func(s *envspec.Spec) { s.Folders = &none }, given(), "new", ""},

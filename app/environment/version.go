@@ -106,7 +106,7 @@ func (s *Service) untested(tx *store.Tx, env Environment) (string, error) {
 }
 
 // phases are those that a Test build can fail in. What else a Runner calls one stays out of sentences.
-var phases = []string{wire.PhaseImage, wire.PhaseBootstrap, wire.PhaseSnapshot, wire.PhaseClone, wire.PhaseBoot, wire.PhaseStart}
+var phases = []string{wire.PhaseImage, wire.PhaseDocker, wire.PhaseBootstrap, wire.PhaseSnapshot, wire.PhaseClone, wire.PhaseBoot, wire.PhaseStart}
 
 // Apply makes a version of revision rev of the web draft. Check and version are one transaction.
 func (s *Service) Apply(ctx context.Context, g access.Grant, rev int64, message string) (Version, error) {

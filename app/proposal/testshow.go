@@ -166,6 +166,8 @@ func phase(name string) string {
 	switch name {
 	case wire.PhaseImage:
 		return "Image"
+	case wire.PhaseDocker:
+		return "Docker"
 	case wire.PhaseBootstrap:
 		return "Bootstrap script"
 	case wire.PhaseSnapshot:

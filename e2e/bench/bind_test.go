@@ -36,7 +36,7 @@ func bind(t *testing.T, b *bench) {
 		h.check(manySources(workspace, m.IDBase))
 		once := func(cloned, sleep bool) float64 {
 			id := sandbox.ID(fmt.Sprintf("bind-%d", n))
-			s, err := h.engine.Start(ctx, id, h.builder.SandboxSpec(base, "bind", disk, sandbox.Limits{CPU: 2, Memory: 2 << 30, Pids: 4096}))
+			s, err := h.engine.Start(ctx, id, h.builder.SandboxSpec(base, "bind", disk, sandbox.Limits{CPU: 2, Memory: 2 << 30, Pids: 4096}, envspec.Spec{}))
 			h.check(err)
 			c, _, err := build.Ready(ctx, s)
 			h.check(err)

@@ -177,6 +177,8 @@ func phaseTitle(name string) string {
 	switch name {
 	case wire.PhaseImage:
 		return "Image"
+	case wire.PhaseDocker:
+		return "Docker"
 	case wire.PhaseBootstrap:
 		return "Bootstrap script"
 	case wire.PhaseSnapshot:

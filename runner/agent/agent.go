@@ -44,6 +44,8 @@ type Cmd struct {
 	Keep int64
 	// Full says what happens when that is full.
 	Full Full
+
+	unwatched bool // its calls are not looked at for dependency folders: it is the agent's own, and has containers of its own
 }
 
 // The bounds of Cmd.Keep, in bytes.

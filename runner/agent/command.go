@@ -324,7 +324,7 @@ func (a *agent) spawn(rq stage.Request, e *ends, cmd Cmd, who account) (int, <-c
 		}
 	}
 	attr.Files = []uintptr{uintptr(fds[0]), uintptr(fds[1]), uintptr(fds[2]), uintptr(pair[1])}
-	pid, status, err := a.reaper.fork("/proc/self/exe", []string{"claude-hub", "agent", stage.Arg}, attr)
+	pid, status, err := a.reaper.fork("/proc/self/exe", []string{"claude-hub", "agent", stage.Arg}, attr, !cmd.unwatched)
 	if err != nil {
 		if errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM) {
 			return 0, nil, false, fail(CodeLimit, "the Sandbox has no process or memory left to start a command: %v", err)

@@ -183,6 +183,7 @@ const (
 	CodeUser        Code = "no_user"         // the user or group isn't in the image, or its id can't be used here
 	CodeLimit       Code = "limit"           // the Sandbox has no process or memory left for it, or it is too large
 	CodeStopping    Code = "stopping"        // the agent is stopping all processes
+	CodeDocker      Code = "docker"          // dockerd doesn't run; the message says why
 	CodeVersion     Code = "version"         // the agent is too old for this request
 	CodeInternal    Code = "internal"        // something in the Sandbox is broken; the message says what
 )

@@ -46,14 +46,14 @@ func (r *reaper) one() bool {
 	return true
 }
 
-// fork starts argv0; its exit status arrives on the channel.
-func (r *reaper) fork(argv0 string, argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
+// fork starts argv0; its exit status arrives on the channel. watched: from forks.
+func (r *reaper) fork(argv0 string, argv []string, attr *syscall.ProcAttr, watched bool) (int, <-chan syscall.WaitStatus, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var pid int
 	var err error
 	forks := func() { pid, err = syscall.ForkExec(argv0, argv, attr) }
-	if r.forks != nil {
+	if r.forks != nil && watched {
 		r.forks.do(forks)
 	} else {
 		forks()

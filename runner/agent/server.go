@@ -40,6 +40,7 @@ type agent struct {
 	stopOnce sync.Once
 	work     semaphore
 	starts   semaphore
+	docker   docker
 	folders  *folders // nil without a Store
 	withheld []int    // capabilities that are the agent's alone
 	large    sync.Mutex
@@ -124,7 +125,7 @@ func (a *agent) handle(conn net.Conn) {
 
 func (a *agent) dispatch(conn net.Conn, h header) {
 	switch h.Op {
-	case "wait", "output", "input", "asked":
+	case "wait", "output", "input", "asked", "docker-up":
 		a.lasting(conn, h)
 		return
 	case "killall", "stop":
@@ -137,6 +138,12 @@ func (a *agent) dispatch(conn net.Conn, h header) {
 		if h.Op == "stop" {
 			a.stopOnce.Do(func() { close(a.stopped) })
 		}
+		return
+	}
+	if h.Op == "docker-down" {
+		conn.SetDeadline(time.Time{}) //nolint:errcheck // see handle
+		left, err := a.dockerDown(min(max(0, time.Duration(h.GraceMS)*time.Millisecond), maxGrace))
+		reply(conn, left, err)
 		return
 	}
 	slots := a.work
@@ -237,9 +244,16 @@ func (a *agent) bind(conn net.Conn, h header) (Binding, error) {
 // lasting does what goes on until a process does something or the caller hangs up.
 func (a *agent) lasting(conn net.Conn, h header) {
 	c := a.find(h.ID)
-	if c == nil && h.Op != "asked" {
+	if c == nil && h.Op != "asked" && h.Op != "docker-up" {
 		reply(conn, nil, unknown(h.ID))
 		return
+	}
+	var d Docker
+	if h.Op == "docker-up" {
+		if err := decodePayload(conn, h, &d); err != nil {
+			reply(conn, nil, err)
+			return
+		}
 	}
 	var in []byte
 	if h.Op == "input" {
@@ -276,6 +290,8 @@ func (a *agent) lasting(conn net.Conn, h header) {
 		if questions := a.git.wait(ctx, h.At); questions != nil {
 			reply(conn, questions, nil)
 		}
+	case "docker-up":
+		reply(conn, struct{}{}, a.dockerUp(ctx, d))
 	}
 }
 

@@ -80,6 +80,8 @@ func phaseWords(phase string) string {
 	switch phase {
 	case wire.PhaseImage:
 		return "the pull of the image"
+	case wire.PhaseDocker:
+		return "the installation of Docker"
 	case wire.PhaseBootstrap:
 		return "the bootstrap script"
 	case wire.PhaseSnapshot:

@@ -68,15 +68,15 @@ func WithCaches(img image.Config) image.Config {
 }
 
 // SandboxSpec is the Spec of a Sandbox with a Workspace, for the image's user.
-func (b *Builder) SandboxSpec(base Base, hostname string, disk sandbox.Disk, limits sandbox.Limits) sandbox.Spec {
+func (b *Builder) SandboxSpec(base Base, hostname string, disk sandbox.Disk, limits sandbox.Limits, env envspec.Spec) sandbox.Spec {
 	user := base.Meta.User
-	return sandbox.Spec{
+	return withDocker(sandbox.Spec{
 		Base: base.Base, Hostname: hostname, Disk: disk, Limits: limits, Store: &sandbox.Store{Folder: storeFolder, Own: dependenciesName},
 		Binds: append([]sandbox.Bind{
 			{Folder: WorkspaceFolder, Guest: WorkspaceGuest, UID: user.UID, GID: user.GID},
 			{Folder: cacheFolder, Guest: cacheGuest, UID: user.UID, GID: user.GID},
 		}, b.cfg.Binds...),
-	}
+	}, env.Docker)
 }
 
 // PrepareFolders makes a mounted disk, which no Sandbox uses now, ready for the Workspace and what is beside it, and gives the

@@ -114,16 +114,29 @@ func (b *Builder) bootstrap(ctx context.Context, j *Job, spec envspec.Spec, img 
 		return nil
 	}
 	empty := strings.TrimSpace(spec.Bootstrap) == ""
-	j.Track.Begin(wire.PhaseBootstrap)
-	s, c, err := b.bootForBuild(ctx, j, sandbox.Spec{
+	first := wire.PhaseBootstrap
+	if spec.Docker {
+		first = wire.PhaseDocker
+	}
+	j.Track.Begin(first)
+	s, c, err := b.bootForBuild(ctx, j, withDocker(sandbox.Spec{
 		Base: sandbox.Base{Name: img.Digest, Layers: img.Layers}, Hostname: "build", Disk: b.disk(box, b.cfg.BuildDisk),
 		// Bound in Sandboxes with a Workspace, so that each would have to make it, and copy the folders above it onto its disk.
 		Binds: append([]sandbox.Bind{{Folder: cacheName, Guest: cacheGuest}}, b.cfg.Binds...), Limits: limits,
-	}, box)
+	}, spec.Docker), box, first)
 	if err != nil {
 		return err
 	}
+	if spec.Docker {
+		if err := b.docker(ctx, j, s, c, img, limits); err != nil {
+			return err
+		}
+		j.Track.Begin(wire.PhaseBootstrap)
+	}
 	if empty {
+		if err := b.dropImages(ctx, j, c); err != nil {
+			return err
+		}
 		if err := b.settle(ctx, j, c, img); err != nil {
 			return err
 		}
@@ -145,6 +158,9 @@ func (b *Builder) bootstrap(ctx context.Context, j *Job, spec envspec.Spec, img 
 		return f
 	}
 	done()
+	if err := b.dropImages(ctx, j, c); err != nil {
+		return err
+	}
 	if err := b.settle(ctx, j, c, img); err != nil {
 		return err
 	}
@@ -165,7 +181,8 @@ func (b *Builder) bootstrap(ctx context.Context, j *Job, spec envspec.Spec, img 
 
 // bootForBuild boots the build's Sandbox, or goes on with the one in which the bootstrap was started. One without it,
 // or another boot of it, holds nobody knows what, and one with a value that nobody knows any more prints it: it is thrown away.
-func (b *Builder) bootForBuild(ctx context.Context, j *Job, spec sandbox.Spec, box sandbox.ID) (sandbox.Sandbox, *agent.Client, error) {
+// first is the phase that begins in it.
+func (b *Builder) bootForBuild(ctx context.Context, j *Job, spec sandbox.Spec, box sandbox.ID, first string) (sandbox.Sandbox, *agent.Client, error) {
 	if j.Marks.Script == BootstrapID {
 		s, err := b.engine.Open(ctx, box)
 		if err == nil {
@@ -179,8 +196,9 @@ func (b *Builder) bootForBuild(ctx context.Context, j *Job, spec sandbox.Spec, b
 		}
 		j.Log.Mark("bootstrap: its Sandbox is gone, so the half-made root filesystem was thrown away and the bootstrap starts afresh")
 		j.Marks.Script, j.Marks.Boot, j.Marks.Rested, j.Marks.Login = "", "", "", nil
+		j.Track.Drop(wire.PhaseDocker)
 		j.Track.Drop(wire.PhaseBootstrap)
-		j.Track.Begin(wire.PhaseBootstrap)
+		j.Track.Begin(first)
 	}
 	if err := b.discard(ctx, box); err != nil {
 		return nil, nil, err

@@ -100,6 +100,7 @@ func (b *Builder) tested(ctx context.Context, j *Job) (Base, error) {
 			return Base{}, err
 		}
 		*j.Marks = Marks{ImageDigest: j.Marks.ImageDigest}
+		j.Track.Drop(wire.PhaseDocker)
 		j.Track.Drop(wire.PhaseBootstrap)
 		j.Track.Drop(wire.PhaseSnapshot)
 	}
@@ -175,7 +176,7 @@ func (b *Builder) start(ctx context.Context, j *Job, spec envspec.Spec, base Bas
 		j.Track.Begin(wire.PhaseStart)
 	}
 	limits, _ := b.Limits(spec)
-	s, c, err := b.bootForTest(ctx, j, b.SandboxSpec(base, "test", disk, limits), spec)
+	s, c, err := b.bootForTest(ctx, j, b.SandboxSpec(base, "test", disk, limits, spec), spec)
 	if err != nil {
 		return err
 	}
@@ -195,7 +196,7 @@ func (b *Builder) start(ctx context.Context, j *Job, spec envspec.Spec, base Bas
 	}
 	note := ""
 	if procs, err := c.Processes(ctx); err == nil {
-		note = leftovers(j.Log.Set(), procs, "still running")
+		note = leftovers(j.Log.Set(), besideDocker(spec, procs), "still running")
 	}
 	j.Log.Mark("start script: done in %s", took(j.Track.Since(wire.PhaseStart)))
 	j.Track.End(wire.PhaseStart, j.Log.Text(note), &exit.Code)
@@ -232,6 +233,11 @@ func (b *Builder) bootForTest(ctx context.Context, j *Job, spec sandbox.Spec, en
 	}
 	if err := b.Bind(ctx, c, j.Log, j.Track, env, withImage(spec), j.Marks.Script != StartID); err != nil {
 		return nil, nil, err
+	}
+	if env.Docker {
+		if err := b.DockerUp(ctx, c, withImage(spec)); err != nil {
+			return nil, nil, err
+		}
 	}
 	if j.Marks.Script == StartID {
 		j.Log.Mark("start script: %s, so it starts again in a fresh one", again)

@@ -30,6 +30,7 @@ type State struct {
 	Workspace bool   `json:"workspace,omitempty"` // it was cloned, whole
 	Remote    string `json:"remote,omitempty"`    // from where
 	Folders   bool   `json:"folders,omitempty"`   // dependency folders and caches were made on the disk
+	Docker    bool   `json:"docker,omitempty"`    // so was a Docker disk
 	DiskSize  int64  `json:"disk_size,omitempty"`
 	Base      string `json:"base,omitempty"` // the build its root filesystem stands on
 	Version   int    `json:"version,omitempty"`
@@ -227,7 +228,7 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 	for _, n := range notes {
 		m.track.Note(n)
 	}
-	spec := m.b.SandboxSpec(base, hostname(p), m.disk(), limits)
+	spec := m.b.SandboxSpec(base, hostname(p), m.disk(), limits, env)
 	s, fresh, err := m.boot(ctx, spec)
 	if err != nil {
 		return cause(ctx, err)
@@ -258,12 +259,18 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 		}
 		st.Boot, st.Base, st.Version, st.Awake, st.WokeMS = hello.BootID, base.Name, p.Version, true, max(1, woke.Milliseconds())
 		st.Starting, st.StartFailed, st.Build, st.Handed, st.Folders = true, nil, build.Marks{}, handed, true
+		st.Docker = st.Docker || env.Docker
 	})
 	if err != nil {
 		return err
 	}
 	if m.setUpGit(ctx, s, p) {
 		m.beside(func() { m.serveGit(s, p) })
+	}
+	if env.Docker {
+		if err := m.dockerUp(ctx, c, base); err != nil {
+			return err
+		}
 	}
 	m.track.End(wire.PhaseBoot, "", nil)
 	m.log().Mark("boot: the Sandbox is up after %d ms", max(1, woke.Milliseconds()))
@@ -318,6 +325,13 @@ func (m *Machine) workspace(ctx context.Context, p wire.Session, user build.User
 	if err != nil {
 		return err
 	}
+	docker, err := build.PrepareDocker(mounted, m.State().Docker)
+	if err != nil {
+		return err
+	}
+	if docker != "" {
+		lost = append(lost, docker)
+	}
 	for _, what := range lost {
 		m.log().Mark("disk: %s", what)
 	}
@@ -367,6 +381,7 @@ func (m *Machine) boot(ctx context.Context, spec sandbox.Spec) (s sandbox.Sandbo
 	s, err = engine.Start(ctx, id, spec)
 	if errors.Is(err, sandbox.ErrRunning) {
 		// Up with another Spec, such as other limits: this is a boot like any other.
+		m.dockerDown(ctx)
 		if err = engine.Stop(ctx, id, 0); err == nil {
 			s, err = engine.Start(ctx, id, spec)
 		}
@@ -485,6 +500,7 @@ func (m *Machine) halt(ctx context.Context, grace time.Duration) error {
 	box, script, ended := m.box, m.script, m.ended
 	m.box, m.script = nil, nil
 	m.mu.Unlock()
+	m.dockerDown(ctx)
 	if box != nil && grace > 0 {
 		stop, cancel := context.WithTimeout(ctx, grace+5*time.Second)
 		if err := build.Dial(box).Stop(stop, grace); err == nil {

@@ -37,6 +37,7 @@ const (
 // Phases of a Test build and of a Session's start, in their order.
 const (
 	PhaseImage     = "image"     // resolve, pull, unpack
+	PhaseDocker    = "docker"    // where the Environment's toggle is on: Docker is installed and started
 	PhaseBootstrap = "bootstrap" // the bootstrap script, without the Workspace
 	PhaseSnapshot  = "snapshot"
 	PhaseClone     = "clone"

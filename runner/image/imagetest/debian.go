@@ -72,7 +72,42 @@ func Debian(t testing.TB) image.Image {
 	return img
 }
 
-var debian = sync.OnceValues(func() (image.Image, error) {
+var debian = sync.OnceValues(func() (image.Image, error) { return made("debian", "bookworm", DebianPackages) })
+
+// DockerPackages is what the image of DebianDocker has beside a minimal trixie: Docker with compose and build, as Debian has
+// them, and a database for a container.
+var DockerPackages = []string{
+	"ca-certificates", "docker-buildx", "docker-cli", "docker-compose", "docker.io", "git", "iproute2", "iptables", "postgresql", "procps",
+}
+
+// DebianDocker is a trixie image with DockerPackages, in DebianStore, made once on a machine as Debian's is.
+func DebianDocker(t testing.TB) image.Image {
+	t.Helper()
+	img, err := debianDocker()
+	if err != nil {
+		t.Fatalf("the tests need a Debian image with Docker, and debootstrap couldn't make one: %v", err)
+	}
+	return img
+}
+
+// Stock gives an image store that nobody has opened yet all that DebianStore has, without a second copy of it where the file system
+// allows that: pulling such an image would take a minute.
+func Stock(t testing.TB, dir string) {
+	t.Helper()
+	cache, err := CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := `mkdir -p "$2" && cd "$1" && cp -a blobs images index.json "$2" && mkdir "$2/locks" && { cp -al layers "$2" 2>/dev/null || { rm -rf "$2/layers"; cp -a layers "$2"; }; }`
+	if out, err := exec.Command("sh", "-c", script, "sh", filepath.Join(cache, "images"), dir).CombinedOutput(); err != nil {
+		t.Fatalf("stock an image store: %v\n%s", err, out)
+	}
+}
+
+var debianDocker = sync.OnceValues(func() (image.Image, error) { return made("docker", "trixie", DockerPackages) })
+
+// made is an image of debootstrap in the shared store, which the first test on a machine makes while others wait for it.
+func made(name, suite string, packages []string) (image.Image, error) {
 	s, err := openShared()
 	if err != nil {
 		return image.Image{}, err
@@ -81,7 +116,7 @@ var debian = sync.OnceValues(func() (image.Image, error) {
 	if err != nil {
 		return image.Image{}, err
 	}
-	lock, err := os.OpenFile(filepath.Join(dir, "debian.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := os.OpenFile(filepath.Join(dir, name+".lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return image.Image{}, err
 	}
@@ -94,20 +129,20 @@ var debian = sync.OnceValues(func() (image.Image, error) {
 	if err != nil {
 		return image.Image{}, fmt.Errorf("waiting for another test's Debian: %w", err)
 	}
-	sum := sha256.Sum256([]byte(strings.Join(DebianPackages, " ")))
-	tag := "claude-hub-test/debian:" + hex.EncodeToString(sum[:6])
+	sum := sha256.Sum256([]byte(strings.Join(packages, " ")))
+	tag := "claude-hub-test/" + name + ":" + hex.EncodeToString(sum[:6])
 	if img, err := s.Get(tag); image.CodeOf(err) != image.NotFound {
 		return img, err
 	}
 	var log bytes.Buffer
 	img, err := s.Debootstrap(context.Background(), image.DebootstrapOptions{
-		Name: tag, Include: DebianPackages, Cache: filepath.Join(dir, "debs"),
+		Name: tag, Suite: suite, Include: packages, Cache: filepath.Join(dir, "debs"),
 	}, &log)
 	if err != nil {
 		return img, fmt.Errorf("%w\n%s", err, log.Bytes()[max(0, log.Len()-4000):])
 	}
 	return img, nil
-})
+}
 
 // DebianImage is Debian as an image that Push takes, for a registry of the test. Its layer is packed once per machine.
 func DebianImage(t testing.TB) v1.Image {
