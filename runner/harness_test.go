@@ -40,6 +40,8 @@ type world struct {
 	t        *testing.T
 	db       *store.DB
 	fleet    *fleet.Fleet
+	options  fleet.Options
+	api      atomic.Pointer[http.Handler]
 	owner    *owner
 	identity hubclient.Identity
 	data     string
@@ -105,15 +107,10 @@ func newWorld(t *testing.T, tokens ...fleet.Tokens) *world {
 		o.Tokens = t
 		o.Push, _ = t.(fleet.PushTokens)
 	}
-	w.fleet = fleet.New(w.db, o)
-	w.fleet.Own(wire.KindTestBuild, w.owner)
-	w.fleet.Own(wire.KindSession, w.owner)
-	if err := w.fleet.Start(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.fleet.Stop)
+	w.options = o
+	path := w.startHub()
+	t.Cleanup(func() { w.fleet.Stop() })
 	mux := http.NewServeMux()
-	path, api := runnerapi.New(w.fleet, zerolog.Nop())
 	mux.Handle(path, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if w.down.Load() {
 			http.Error(rw, "down", http.StatusBadGateway)
@@ -122,7 +119,7 @@ func newWorld(t *testing.T, tokens ...fleet.Tokens) *world {
 		if strings.HasSuffix(r.URL.Path, "/Values") {
 			w.asked.Add(1)
 		}
-		api.ServeHTTP(rw, r)
+		(*w.api.Load()).ServeHTTP(rw, r)
 	}))
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
@@ -147,6 +144,30 @@ func newWorld(t *testing.T, tokens ...fleet.Tokens) *world {
 		}
 	})
 	return w
+}
+
+// startHub has a fresh process of the Hub, in effect: it knows what the database does. It answers where Runners call.
+func (w *world) startHub() string {
+	w.t.Helper()
+	f := fleet.New(w.db, w.options)
+	f.Own(wire.KindTestBuild, w.owner)
+	f.Own(wire.KindSession, w.owner)
+	if err := f.Start(context.Background()); err != nil {
+		w.t.Fatal(err)
+	}
+	path, api := runnerapi.New(f, zerolog.Nop())
+	w.api.Store(&api)
+	w.fleet = f
+	return path
+}
+
+// restartHub cuts off what is under way, and forgets what the Hub had in memory.
+func (w *world) restartHub() {
+	w.t.Helper()
+	w.down.Store(true)
+	w.fleet.Stop()
+	w.startHub()
+	w.down.Store(false)
 }
 
 // start runs the Runner in this process.

@@ -73,6 +73,9 @@ func (f *Fleet) Change(tx *store.Tx, id string, want Want, deadline time.Time) (
 	if want == Remove {
 		// Of a Stop the Runner ends them itself, if it does stop: it may find the Session busy, by one of these channels.
 		tx.After(func() { f.channels.closeOf(id, 0) })
+		if err := endTerminals(tx, id, a.Fence+1); err != nil {
+			return Assignment{}, err
+		}
 	}
 	tx.Wake(runnerTopic(a.Runner))
 	return f.Get(tx, id)
@@ -105,6 +108,9 @@ func (f *Fleet) Refence(tx *store.Tx, id string) error {
 		return fmt.Errorf("end the log of assignment %s: %w", id, err)
 	}
 	tx.After(func() { f.channels.closeOf(id, a.Fence+1) })
+	if err := endTerminals(tx, id, a.Fence+1); err != nil {
+		return err
+	}
 	tx.Wake(runnerTopic(a.Runner))
 	tx.Wake(LogTopic(id))
 	return nil

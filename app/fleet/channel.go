@@ -58,6 +58,7 @@ type channel struct {
 	gone        string // set when closed by the Hub: why
 	client      time.Time
 	change      chan struct{} // closed and replaced at each change
+	term        *terminal     // nil: it belongs to the one client that opened it
 }
 
 // buffer holds the bytes [base, base+len(data)) of a stream.
@@ -137,7 +138,7 @@ func (c *channels) of(runner string) []*wire.Channel {
 	var list []*wire.Channel
 	for _, ch := range c.byID {
 		if ch.runner == runner && !ch.ended && ch.gone == "" {
-			list = append(list, &wire.Channel{Id: ch.id, Assignment: ch.assignment, SpecJson: ch.spec})
+			list = append(list, &wire.Channel{Id: ch.id, Assignment: ch.assignment, SpecJson: ch.specOf()})
 		}
 	}
 	slices.SortFunc(list, func(a, b *wire.Channel) int { return strings.Compare(a.GetId(), b.GetId()) })
@@ -188,7 +189,7 @@ func (c *channels) expire(now time.Time) {
 		switch over := ch.ended || ch.gone != ""; {
 		case over && now.Sub(ch.endedAt) > channelRest:
 			delete(c.byID, id)
-		case !over && now.Sub(ch.client) > c.f.o.ChannelIdle:
+		case !over && ch.term == nil && now.Sub(ch.client) > c.f.o.ChannelIdle:
 			c.close(ch, "Its client was silent for too long.")
 		}
 	}
@@ -203,25 +204,12 @@ func (f *Fleet) OpenChannel(ctx context.Context, assignment string, spec wire.Ch
 		return "", fmt.Errorf("encode what to run: %w", err)
 	}
 	var a Assignment
-	var r Runner
-	err = f.db.Read(ctx, func(tx *store.Tx) error {
-		if a, err = f.Get(tx, assignment); err != nil {
-			return err
-		}
-		if r, err = scanRunner(tx.Row(runnerByID, a.Runner).Scan); err != nil {
-			return fmt.Errorf("read Runner %s: %w", a.Runner, err)
-		}
-		return nil
+	err = f.db.Read(ctx, func(tx *store.Tx) (err error) {
+		a, err = f.reachable(tx, assignment)
+		return err
 	})
 	if err != nil {
 		return "", err
-	}
-	f.judge(&r, f.now())
-	switch {
-	case a.Want != Run:
-		return "", fault.New(fault.Refused, "This is not running and not about to. Wake it first.")
-	case !a.LostSince.IsZero() || !r.Online:
-		return "", fault.New(fault.Unavailable, "Runner %s does not answer since %s. Try again when it is back.", r.Name, r.LastContact.Format("15:04:05 MST"))
 	}
 	ch := &channel{
 		id: store.NewID(), assignment: a.ID, runner: a.Runner, fence: a.Fence, spec: string(encoded),
@@ -232,7 +220,7 @@ func (f *Fleet) OpenChannel(ctx context.Context, assignment string, spec wire.Ch
 	defer c.mu.Unlock()
 	n := 0
 	for _, other := range c.byID {
-		if other.assignment == a.ID && !other.ended && other.gone == "" {
+		if other.assignment == a.ID && other.term == nil && !other.ended && other.gone == "" {
 			n++
 		}
 	}
@@ -277,7 +265,7 @@ func (f *Fleet) ClientExchange(ctx context.Context, id string, m ClientMove) (Cl
 	for {
 		c.mu.Lock()
 		ch := c.byID[id]
-		if ch == nil {
+		if ch == nil || ch.term != nil {
 			c.mu.Unlock()
 			return ClientState{}, ErrNoChannel
 		}
@@ -397,14 +385,39 @@ func (f *Fleet) Exchange(ctx context.Context, runner string, q *wire.ExchangeReq
 			c.mu.Unlock()
 			return nil, ErrFenced
 		}
-		res, news, endedNow := ch.serve(q, set, pieces, &told)
+		res, news, endedNow := ch.serve(q, set, pieces, &told, f.now())
+		if endedNow && ch.term != nil {
+			c.mu.Unlock()
+			if err := f.endTerminal(ctx, ch.id, exit); err != nil {
+				return nil, err
+			}
+			c.mu.Lock()
+		}
 		if endedNow {
 			ch.ended, ch.exit, ch.endedAt = true, exit, f.now()
 			ch.changed()
 			c.wakeRunner(ch.runner)
 		}
 		change, ended := ch.change, ch.ended
+		slow := ch.term != nil && news && len(pieces) > 0 && !ended && !ch.watched(f.now())
+		begins := ch.term != nil && !ch.term.began && len(pieces) > 0
+		if begins {
+			ch.term.began = true
+		}
 		c.mu.Unlock()
+		if begins {
+			if err := f.began(ctx, ch.id); err != nil {
+				return nil, err
+			}
+		}
+		if slow { // nobody waits for it, so that it may cost next to nothing
+			select {
+			case <-time.After(unwatched):
+			case <-change:
+			case <-f.stopping:
+			case <-ctx.Done():
+			}
+		}
 		if news || over || ended {
 			return res, nil
 		}
@@ -451,10 +464,17 @@ func (h *hits) hide(set *redact.Set, pieces []*wire.Piece) []outPiece {
 }
 
 // take adds what of a piece is new to the output of one stream, and masks what stands across it and what came before.
-func (ch *channel) take(set *redact.Set, p outPiece, told *hits) (changed, whole bool) {
+func (ch *channel) take(set *redact.Set, p outPiece, told *hits, now time.Time) (changed, whole bool) {
+	if ch.term != nil {
+		return ch.takeTerminal(set, p, told, now)
+	}
+	return ch.takeRoom(set, p, told, channelOutput)
+}
+
+func (ch *channel) takeRoom(set *redact.Set, p outPiece, told *hits, room int) (changed, whole bool) {
 	out, tail := &ch.out[p.stream-1], &ch.tails[p.stream-1]
 	before := out.end()
-	changed, whole = out.put(p.offset, p.masked, channelOutput)
+	changed, whole = out.put(p.offset, p.masked, room)
 	if !changed {
 		return changed, whole
 	}
@@ -471,18 +491,23 @@ func (ch *channel) take(set *redact.Set, p outPiece, told *hits) (changed, whole
 	return changed, whole
 }
 
-func (ch *channel) serve(q *wire.ExchangeRequest, set *redact.Set, pieces []outPiece, told *hits) (res *wire.ExchangeResponse, news, ended bool) {
+func (ch *channel) serve(q *wire.ExchangeRequest, set *redact.Set, pieces []outPiece, told *hits, now time.Time) (res *wire.ExchangeResponse, news, ended bool) {
 	touched := !ch.picked
 	ch.picked = true
+	if ch.term != nil && ch.term.restored {
+		ch.in.base, ch.term.restored = min(max(q.GetInHave(), 0), maxOffset), false // what was typed since follows what the process has
+	}
 	whole := true
 	for _, p := range pieces {
-		if p.stream != 1 && p.stream != 2 || ch.ended {
+		if p.stream != 1 && p.stream != 2 || ch.ended || ch.term != nil && p.stream == 2 {
 			continue
 		}
-		put, all := ch.take(set, p, told)
+		put, all := ch.take(set, p, told, now)
 		touched, whole = touched || put, whole && all
 		// What was taken by an earlier call whose answer was lost is news too: the Runner waits to hear of it.
 		news = news || len(p.raw) > 0 && ch.out[p.stream-1].end() > p.offset
+		// And that this Hub lacks what is before it.
+		news = news || ch.term != nil && (len(p.raw) == 0 || p.offset > ch.out[0].end())
 	}
 	if set != nil {
 		ch.set = set

@@ -66,6 +66,19 @@ const (
 	logSQL         = `SELECT a.id, l.next, l.kept, l.ended FROM assignments a LEFT JOIN logs l ON l.assignment = a.id WHERE a.id = $1`
 	chunkBeforeSQL = `SELECT start, size, data FROM log_chunks WHERE assignment = $1 AND start < $2 ORDER BY start DESC LIMIT 1`
 	chunksFromSQL  = `SELECT start, size, data FROM log_chunks WHERE assignment = $1 AND start >= $2 ORDER BY start LIMIT $3`
+
+	openTerminalSQL     = `INSERT INTO terminals (id, assignment, runner, fence, spec, opened_by, opened_at) VALUES ($1, $2, $3, $4, $5, $6, $7)`
+	terminalsRunningSQL = `SELECT COUNT(*) FROM terminals WHERE assignment = $1 AND ended_at = 0`
+	terminalColumns     = `id, opened_by, opened_at, ended_at, ended_how`
+	terminalsSQL        = `SELECT ` + terminalColumns + ` FROM (SELECT ` + terminalColumns + ` FROM terminals WHERE assignment = $1
+		ORDER BY CASE WHEN ended_at = 0 THEN 0 ELSE 1 END, opened_at DESC LIMIT 24) t ORDER BY opened_at, id`
+	terminalSQL          = `SELECT assignment, ` + terminalColumns + ` FROM terminals WHERE id = $1`
+	terminalRowColumns   = `id, assignment, runner, fence, spec, began_at`
+	terminalRowSQL       = `SELECT ` + terminalRowColumns + ` FROM terminals WHERE id = $1`
+	terminalsOfRunnerSQL = `SELECT ` + terminalRowColumns + ` FROM terminals WHERE runner = $1 AND ended_at = 0 ORDER BY id`
+	beganTerminalSQL     = `UPDATE terminals SET began_at = $2 WHERE id = $1 AND began_at = 0`
+	endTerminalSQL       = `UPDATE terminals SET ended_at = $2, ended_how = $3 WHERE id = $1 AND ended_at = 0`
+	endTerminalsSQL      = `UPDATE terminals SET ended_at = $3, ended_how = $4 WHERE assignment = $1 AND fence < $2 AND ended_at = 0`
 )
 
 // in is " AND column IN ($from, …)" for n values.

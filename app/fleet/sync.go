@@ -58,6 +58,7 @@ func (f *Fleet) Sync(ctx context.Context, runner string, q *wire.SyncRequest) (*
 
 // held reads what runner should hold.
 func (f *Fleet) held(ctx context.Context, runner string) (rows []row, err error) {
+	var terminals []terminalRow
 	err = f.db.Read(ctx, func(tx *store.Tx) error {
 		r, err := scanRunner(tx.Row(runnerByID, runner).Scan)
 		switch {
@@ -72,8 +73,14 @@ func (f *Fleet) held(ctx context.Context, runner string) (rows []row, err error)
 		if rows, err = store.All(tx, scanAssignment, assignmentsOfRunner, runner); err != nil {
 			return fmt.Errorf("read what Runner %s should hold: %w", runner, err)
 		}
+		if terminals, err = store.All(tx, scanTerminalRow, terminalsOfRunnerSQL, runner); err != nil {
+			return fmt.Errorf("read the terminals of Runner %s: %w", runner, err)
+		}
 		return nil
 	})
+	if err == nil {
+		f.channels.adopt(terminals, false)
+	}
 	return rows, err
 }
 

@@ -434,17 +434,25 @@ func (s *Service) LogTopic(sn Session) string { return fleet.LogTopic(sn.assignm
 
 // Open opens an exec or a terminal in a running Session and returns its channel's id.
 func (s *Service) Open(ctx context.Context, g access.Grant, id string, spec wire.ChannelSpec) (string, error) {
-	sn, err := s.Get(ctx, g, id)
+	sn, err := s.usable(ctx, g, id)
 	if err != nil {
 		return "", err
 	}
-	if sn.State != Running {
-		return "", fault.New(fault.Refused, "This Session is %s. %s", sn.State, wakeHint(sn.State))
-	}
-	if sn.Unreachable {
-		return "", fault.New(fault.Unavailable, "The Runner of this Session does not answer. Nothing in it is lost; try again when the Runner is back.")
-	}
 	return s.fleet.OpenChannel(ctx, sn.assignment, spec)
+}
+
+// usable is a Session that something can be run in now.
+func (s *Service) usable(ctx context.Context, g access.Grant, id string) (Session, error) {
+	sn, err := s.Get(ctx, g, id)
+	switch {
+	case err != nil:
+		return sn, err
+	case sn.State != Running:
+		return sn, fault.New(fault.Refused, "This Session is %s. %s", sn.State, wakeHint(sn.State))
+	case sn.Unreachable:
+		return sn, fault.New(fault.Unavailable, "The Runner of this Session does not answer. Nothing in it is lost; try again when the Runner is back.")
+	}
+	return sn, nil
 }
 
 func wakeHint(state string) string {

@@ -21,6 +21,7 @@ FROM sessions s JOIN versions v ON v.id = s.version_id WHERE s.repo_id = $1 AND 
 	wantSQL    = `UPDATE sessions SET state = $2, version_id = $3, idle_ms = $4, resume = $5, changed_at = $6, restart = $7 WHERE id = $1`
 	observeSQL = `UPDATE sessions SET state = $2, detail = $3, changed_at = $4 WHERE id = $1`
 	detailSQL  = `UPDATE sessions SET detail = $2 WHERE id = $1`
+	loginSQL   = `SELECT login FROM people WHERE id = $1`
 	deletedSQL = `UPDATE sessions SET state = 'deleted', deleted_at = $2, changed_at = $2 WHERE id = $1`
 	restartSQL = `UPDATE sessions SET restart = $2 WHERE id = $1`
 	reachSQL   = `UPDATE sessions SET unreachable = $2 WHERE id = $1`

@@ -160,7 +160,8 @@ func (a *agent) launch(c *command, cmd Cmd) error {
 		c.scripts = dir
 		scriptRequest(&rq, interp, file, path)
 	} else {
-		rq.Names, rq.Argv = bytesOf(cmd.Argv[:1]), bytesOf(cmd.Argv)
+		argv := program(cmd.Argv)
+		rq.Names, rq.Argv = bytesOf(argv[:1]), bytesOf(argv)
 	}
 	oomBefore := oomKills()
 	ends, err := c.wire(cmd, who)

@@ -17,7 +17,7 @@ import (
 // listenerFD is the descriptor on which the engine hands over the listening socket.
 const listenerFD = 3
 
-// init is main for PID 1 and for git's credential helper. This package imports little, so Go runs it before the initialisation of the rest of the binary,
+// init is main for PID 1, for git's credential helper and for a connection to a port. This package imports little, so Go runs it before the initialisation of the rest of the binary,
 // which would keep each Sandbox waiting for some milliseconds and hold several megabytes in it, as for a stage.
 func init() {
 	if len(os.Args) < 2 || os.Args[1] != "agent" {
@@ -25,6 +25,9 @@ func init() {
 	}
 	if len(os.Args) > 2 && os.Args[2] == helperArg {
 		os.Exit(credentialHelper(os.Args[3:], os.Stdin, os.Stdout, os.Stderr))
+	}
+	if len(os.Args) > 2 && os.Args[2] == connectArg {
+		os.Exit(connect(os.Args[3:], os.Stdin, os.Stdout, os.Stderr))
 	}
 	if os.Getpid() == 1 {
 		os.Exit(Main(os.Args[2:]))

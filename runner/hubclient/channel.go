@@ -23,6 +23,9 @@ const (
 // ErrGone: nobody wants this channel any more.
 var ErrGone = errors.New("nobody wants this terminal or command any more")
 
+// ErrForgot: the Hub has less of the output than it had. It was restarted; a terminal begins anew with what its agent keeps.
+var ErrForgot = errors.New("the Hub no longer has what it had of this terminal's output")
+
 // Endpoint is the process at the Runner's end of a channel. Its methods are called from Channel.Run's goroutines: Input
 // and CloseInput from one, Control from another. They may block; their context ends with the channel.
 type Endpoint interface {
@@ -57,6 +60,7 @@ type Channel struct {
 	exit     []byte // set by Finish
 	arrived  bool   // the Hub has the exit and all output
 	gone     bool
+	forgot   bool
 	change   chan struct{}
 	fed      chan struct{} // the process took input
 }
@@ -64,6 +68,7 @@ type Channel struct {
 type outgoing struct {
 	base int64
 	data []byte
+	gap  bool // nothing before base will be sent, and the Hub is to know
 }
 
 // Channel prepares to serve ch, which is into an assignment under fence. Nothing moves before Run.
@@ -86,9 +91,9 @@ func (k *Channel) Write(ctx context.Context, stream int, t redact.Text) error {
 	o := &k.out[stream-1]
 	for rest := t.String(); rest != ""; {
 		k.mu.Lock()
-		if k.gone {
+		if err := k.over(); err != nil {
 			k.mu.Unlock()
-			return ErrGone
+			return err
 		}
 		n := min(len(rest), channelAhead-len(o.data))
 		if n > 0 {
@@ -123,13 +128,10 @@ func (k *Channel) Finish(ctx context.Context, exit wire.ChannelExit) error {
 	k.mu.Unlock()
 	for {
 		k.mu.Lock()
-		done, gone, change := k.arrived, k.gone, k.change
+		done, over, change := k.arrived, k.over(), k.change
 		k.mu.Unlock()
-		switch {
-		case done:
-			return nil
-		case gone:
-			return ErrGone
+		if done || over != nil {
+			return over
 		}
 		select {
 		case <-change:
@@ -172,6 +174,7 @@ func (k *Channel) exchange(ctx context.Context, ask func() *wire.ExchangeRequest
 	for {
 		k.mu.Lock()
 		q := ask()
+		had := k.has()
 		q.Channel, q.Assignment, q.Fence = k.id, k.assignment, k.fence
 		q.InOffset, q.InHave, q.ControlSeen, q.InClosed = k.inAt, k.inAt+int64(len(k.input)), k.seen, k.inClosed
 		k.mu.Unlock()
@@ -181,9 +184,12 @@ func (k *Channel) exchange(ctx context.Context, ask func() *wire.ExchangeRequest
 		switch {
 		case err == nil && !res.GetGone():
 			k.mu.Lock()
+			defer k.mu.Unlock()
+			if k.forgets(had, res) {
+				return ErrForgot
+			}
 			k.accept(res)
 			took(res)
-			k.mu.Unlock()
 			return nil
 		case err == nil, final(err) != nil, refusedToken(err):
 			k.end()
@@ -223,6 +229,9 @@ func (k *Channel) accept(res *wire.ExchangeResponse) {
 	}
 	for i, has := range []int64{res.GetOut1(), res.GetOut2()} {
 		o := &k.out[i]
+		if o.gap && has >= o.base {
+			o.gap, touched = false, true
+		}
 		if n := min(has-o.base, int64(len(o.data))); n > 0 {
 			o.data = append([]byte(nil), o.data[n:]...)
 			o.base += n
@@ -250,14 +259,14 @@ func (k *Channel) end() {
 func (k *Channel) send(ctx context.Context) error {
 	for {
 		k.mu.Lock()
-		work := len(k.out[0].data)+len(k.out[1].data) > 0 || k.exit != nil
-		arrived, gone, change := k.arrived, k.gone, k.change
+		work := len(k.out[0].data)+len(k.out[1].data) > 0 || k.out[0].gap || k.exit != nil
+		arrived, over, change := k.arrived, k.over(), k.change
 		k.mu.Unlock()
 		switch {
 		case arrived:
 			return nil
-		case gone:
-			return ErrGone
+		case over != nil:
+			return over
 		case work:
 			var asked *wire.ExchangeRequest
 			err := k.exchange(ctx, func() *wire.ExchangeRequest {
@@ -288,6 +297,9 @@ func (k *Channel) pieces() *wire.ExchangeRequest {
 	whole := true
 	for i := range k.out {
 		o := &k.out[i]
+		if o.gap {
+			q.Out = append(q.Out, &wire.Piece{Stream: int32(i + 1), Offset: o.base})
+		}
 		if len(o.data) == 0 {
 			continue
 		}

@@ -32,6 +32,9 @@ func (t Text) String() string { return t.s }
 // Len is the length in bytes.
 func (t Text) Len() int { return len(t.s) }
 
+// After is the text without its first n bytes.
+func (t Text) After(n int) Text { return Text{t.s[min(max(n, 0), len(t.s)):]} }
+
 // MarshalJSON writes the text as a JSON string; bytes that are not UTF-8 become U+FFFD.
 func (t Text) MarshalJSON() ([]byte, error) { return json.Marshal(t.s) }
 

@@ -43,6 +43,7 @@ type Writer struct {
 	plain    view
 	stripped view
 	split    bool // the stripped view differs from the plain one and is read apart
+	even     bool // masks are as long as what they hide
 
 	in     int64  // bytes taken
 	out    int64  // bytes given to the sink, as they were or as masks
@@ -64,6 +65,15 @@ func (s *Set) Writer(sink func(Text) error) *Writer {
 	s.init()
 	s.mu.Unlock()
 	return &Writer{set: s, sink: sink}
+}
+
+// KeepLength has the Writer put an asterisk in the place of each hidden byte, ends of lines excepted, instead of Mask: what
+// was written and what the sink got then have the same offsets. It is called before the first Write, and returns the Writer.
+func (w *Writer) KeepLength() *Writer {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.even = true
+	return w
 }
 
 // Text redacts a text that is whole.
@@ -320,8 +330,13 @@ func (w *Writer) mask(p []byte, hold int64) {
 		}
 		if !goesOn {
 			w.pass(p, w.out, u.from)
-			w.room(len(Mask))
-			w.text = append(w.text, Mask...)
+			if !w.even {
+				w.room(len(Mask))
+				w.text = append(w.text, Mask...)
+			}
+		}
+		if w.even {
+			w.cover(p, max(w.out, u.from), min(u.to, w.in))
 		}
 		w.masked = max(w.masked, u.to)
 		w.out = max(w.out, min(u.to, w.in))
@@ -341,6 +356,21 @@ func (w *Writer) pass(p []byte, from, to int64) {
 	base := w.in - int64(len(p))
 	w.room(int(to - from))
 	w.text = append(w.text, p[from-base:to-base]...)
+}
+
+// cover writes asterisks for the bytes between two places of the stream.
+func (w *Writer) cover(p []byte, from, to int64) {
+	if to <= from {
+		return
+	}
+	w.room(int(to - from)) // first, since it may move what was collected
+	at := len(w.text)
+	w.pass(p, from, to)
+	for i, b := range w.text[at:] {
+		if b != '\n' {
+			w.text[at+i] = '*'
+		}
+	}
 }
 
 // end decides everything that is open, and gives it up.

@@ -501,3 +501,40 @@ func TestTailKeepsLastLinesWithinBytes(t *testing.T) {
 
 // dashes end a PEM header. They stand apart so that no scanner takes the headers in these tests for keys.
 const dashes = "-----"
+
+func TestKeptLengthHidesTheSameBytesHoweverTheStreamIsCut(t *testing.T) {
+	t.Parallel()
+	var set Set
+	for name, v := range map[string]string{"A": "correct horse battery", "B": "battery staple\nline two of it"} {
+		if err := set.Add(name, []byte(v)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	in := "a correct horse battery staple\nline two of it z\r\n\x1b[31mcorrect\x1b[0m horse battery, tail\n" + strings.Repeat("plain ", 900) + "correct horse battery"
+	whole := []byte(in)
+	spans, _ := set.Find(whole)
+	if len(spans) != 3 {
+		t.Fatalf("found %v", spans)
+	}
+	for _, s := range spans {
+		for i := s.From; i < s.To; i++ {
+			if whole[i] != '\n' {
+				whole[i] = '*'
+			}
+		}
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for round := range 50 {
+		var got collector
+		w := set.Writer(got.sink).KeepLength()
+		for rest := in; rest != ""; {
+			n := min(len(rest), 1+rng.IntN(1+round*40))
+			write(t, w, rest[:n])
+			rest = rest[n:]
+		}
+		shut(t, w)
+		if got.String() != string(whole) {
+			t.Fatalf("round %d: got\n%q\nwant\n%q", round, got.String(), whole)
+		}
+	}
+}

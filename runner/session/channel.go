@@ -23,6 +23,11 @@ type Pipe interface {
 	// Taken is how much of a stream the Hub has, of what was ever written by any process of the Runner, and a channel
 	// that is closed when that changes. It waits until the Hub has said so for the first time.
 	Taken(ctx context.Context, stream int) (offset int64, changed <-chan struct{}, err error)
+	// Resume says, before Run, how much input a terminal's process has taken; Skip, where its output goes on after what was
+	// dropped. Forgot tells, after Run, that the Hub was restarted and needs a fresh Pipe that begins with what the agent keeps.
+	Resume(input int64)
+	Skip(ctx context.Context, to int64) error
+	Forgot() bool
 }
 
 // Endpoint is what a Pipe gives the process's side.
@@ -47,6 +52,7 @@ type channel struct {
 	spec wire.ChannelSpec
 	c    *agent.Client
 	pipe Pipe
+	dial func() Pipe // a fresh one, after the Hub forgot
 	stop context.CancelFunc
 
 	started chan struct{} // closed when the process runs, or never will
@@ -78,7 +84,8 @@ func (m *Machine) Channels(ctx context.Context, list []*wire.Channel, fence int6
 		}
 		cctx, cancel := context.WithCancel(ctx)
 		ch := &channel{m: m, id: w.Id, stop: cancel, started: make(chan struct{})}
-		ch.pipe = dial(w, fence, ch)
+		ch.dial = func() Pipe { return dial(w, fence, ch) }
+		ch.pipe = ch.dial()
 		m.chans[w.Id] = ch
 		m.beside(func() {
 			defer func() {
@@ -104,6 +111,10 @@ func (m *Machine) Settle() { m.serving.Wait() }
 
 // serve brings the channel to its end. withheld is why it can only be refused.
 func (ch *channel) serve(ctx context.Context, specJSON, withheld string) {
+	if json.Unmarshal([]byte(specJSON), &ch.spec) == nil && ch.spec.Keep && ch.spec.TTY && withheld == "" {
+		ch.terminal(ctx)
+		return
+	}
 	var wg sync.WaitGroup
 	pipeCtx, stopPipe := context.WithCancel(ctx)
 	wg.Go(func() {
@@ -124,7 +135,7 @@ func (ch *channel) serve(ctx context.Context, specJSON, withheld string) {
 		}
 		return
 	}
-	counts := len(ch.spec.Argv) > 0 && !ch.spec.TTY
+	counts := (len(ch.spec.Argv) > 0 || ch.spec.Port > 0) && !ch.spec.TTY
 	ch.c = ch.m.client()
 	if ch.c == nil || !ch.m.act.begin(counts) {
 		ch.fail(ctx, "the Session is not awake")
@@ -171,7 +182,7 @@ func (ch *channel) start(ctx context.Context) (spans [2]*agent.Span, err error) 
 	base := m.base
 	m.mu.Unlock()
 	img := base.Meta.Image
-	cmd := agent.Cmd{ID: ch.id, Argv: ch.spec.Argv, Dir: ch.spec.Dir, User: ch.spec.User, Stdin: ch.spec.Stdin}
+	cmd := agent.Cmd{ID: ch.id, Argv: ch.argv(), Dir: ch.spec.Dir, User: ch.spec.User, Stdin: ch.spec.Stdin}
 	if cmd.Dir == "" {
 		cmd.Dir = build.WorkspaceGuest
 	} else { // what was named is meant: a command must not do its work in another folder
@@ -190,6 +201,9 @@ func (ch *channel) start(ctx context.Context) (spans [2]*agent.Span, err error) 
 	}
 	if ch.spec.TTY {
 		cmd.TTY, cmd.Full = &agent.Size{Rows: ch.spec.Rows, Cols: ch.spec.Cols}, agent.DropOldest
+		if ch.spec.Keep {
+			cmd.Keep = scrollback
+		}
 		if ch.spec.Term != "" {
 			cmd.Env = append(cmd.Env, "TERM="+ch.spec.Term)
 		}
@@ -211,6 +225,14 @@ func (ch *channel) start(ctx context.Context) (spans [2]*agent.Span, err error) 
 		}
 	}
 	return spans, nil
+}
+
+// argv is what was asked to run, or what connects to a port.
+func (ch *channel) argv() []string {
+	if ch.spec.Port > 0 {
+		return agent.Connect(ch.spec.Port)
+	}
+	return ch.spec.Argv
 }
 
 // startFirst starts cmd, or for a login shell the first of shells that is there.

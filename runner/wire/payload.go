@@ -185,6 +185,13 @@ type ChannelSpec struct {
 	User  string   `json:"user,omitempty"` // empty: the image's USER
 	Dir   string   `json:"dir,omitempty"`  // empty: /workspace
 	Stdin bool     `json:"stdin,omitempty"`
+	// Keep makes a TTY a terminal of the Session: it lives until its process ends or somebody closes it, whoever looks, and its
+	// output has the offsets of the process's own, so that Hub and Runner can take it up again after a restart.
+	Keep bool `json:"keep,omitempty"`
+	// Again comes with a terminal that its Runner has begun with before: it is taken up, and never started a second time.
+	Again bool `json:"again,omitempty"`
+	// Port, in place of Argv, connects to a TCP port of the Sandbox's own loopback: what comes from it is the output.
+	Port uint16 `json:"port,omitempty"`
 }
 
 // ChannelExit is how it ended.
