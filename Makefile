@@ -8,7 +8,7 @@ BINARY    := bin/claude-hub
 GOTESTSUM := gotest.tools/gotestsum@v1.12.3
 STATIC    := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
-.PHONY: help run build test lint e2e kill storm canary bench generate deps-run deps-test deps-bench
+.PHONY: help run build test lint e2e kill storm canary bench generate assets deps-run deps-test deps-bench
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -55,6 +55,9 @@ generate: ## the protocol's Go code from its .proto (needs protoc)
 	@go install google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.11
 	@go install connectrpc.com/connect/cmd/protoc-gen-connect-go@v1.20.0
 	@PATH="$$PATH:$$(go env GOPATH)/bin" go generate ./runner/wire
+
+assets: ## the pages' scripts, bundled from npm into handlers/web/assets, where they are checked in (needs npm)
+	@scripts/assets
 
 deps-run:
 	@scripts/packages run

@@ -20,7 +20,7 @@ func sessionCommand() *cobra.Command {
 Sandbox. Sessions are named by their id, or by the start or the end of it (6 characters at least).`,
 		Example: "  claude-hub session start --repo acme/rocket\n  claude-hub session shell 1a2b3c4d\n  claude-hub session exec 1a2b3c4d -- make test",
 	}
-	c.AddCommand(sessionStartCommand(), sessionListCommand(), sessionShowCommand(), sessionExecCommand(), sessionShellCommand(), sessionLogsCommand(),
+	c.AddCommand(sessionStartCommand(), sessionListCommand(), sessionShowCommand(), sessionExecCommand(), sessionShellCommand(), sessionCopyCommand(), sessionForwardCommand(), sessionLogsCommand(),
 		sessionDo("sleep", "Stop the Sandbox; Workspace and disks stay", asleep, (*client.Client).Sleep),
 		sessionDo("wake", "Boot the Sandbox again, from the newest version", running, (*client.Client).Wake),
 		sessionRestartCommand(),

@@ -43,41 +43,10 @@ signal ended it, 127 when there is no such program, 126 when it can't be run, 12
 	return c
 }
 
-func sessionShellCommand() *cobra.Command {
-	var spec wire.ChannelSpec
-	c := &cobra.Command{
-		Use: "shell SESSION", Short: "Open a shell in a Session", Args: cobra.ExactArgs(1),
-		Long:    "Open a login shell in a Session's Workspace. It returns the shell's exit code, and 125 when claude-hub itself failed.",
-		Example: "  claude-hub session shell 1a2b3c4d\n  claude-hub session shell 1a2b3c4d -u root",
-		RunE: func(c *cobra.Command, args []string) error {
-			spec.TTY = term.IsTerminal(int(os.Stdin.Fd()))
-			return remote(c, args[0], spec, true)
-		},
-	}
-	c.Flags().StringVarP(&spec.User, "user", "u", "", "user in the Sandbox; default: the image's")
-	return c
-}
-
 // remote runs spec in a Session, connected to this process, and ends with its exit code.
 func remote(c *cobra.Command, session string, spec wire.ChannelSpec, stdin bool) error {
 	exit, err := connected(c, session, spec, stdin)
-	var wrongUse usageError
-	switch {
-	case errors.As(err, &wrongUse):
-		return err
-	case err != nil:
-		fmt.Fprintf(c.ErrOrStderr(), "claude-hub: %v\n", err)
-		return exitError{exitOwnFault}
-	case exit.Failed != "":
-		fmt.Fprintf(c.ErrOrStderr(), "claude-hub: %s\n", exit.Failed)
-		return exitError{exit.Code}
-	case exit.OOM:
-		fmt.Fprintln(c.ErrOrStderr(), "claude-hub: the Sandbox ran out of memory")
-	}
-	if exit.Code != 0 {
-		return exitError{exit.Code}
-	}
-	return nil
+	return ended(c, exit, err)
 }
 
 func connected(c *cobra.Command, session string, spec wire.ChannelSpec, stdin bool) (exit wire.ChannelExit, err error) {

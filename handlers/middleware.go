@@ -105,7 +105,7 @@ func classes(runners string) func(path string) string {
 			return "webhook"
 		case strings.HasPrefix(path, runners):
 			return "runner"
-		case strings.HasSuffix(path, "/events"), strings.HasSuffix(path, "/exchange"), strings.HasSuffix(path, "/terminal"):
+		case strings.HasSuffix(path, "/events"), strings.HasSuffix(path, "/exchange"), strings.HasSuffix(path, "/socket"):
 			return "stream"
 		case strings.HasPrefix(path, api.Prefix+"/"):
 			return "api"

@@ -96,7 +96,7 @@ func New(d Deps) (http.Handler, error) {
 	r.PathPrefix("/").Handler(browser)                                // pages
 
 	quiet := func(path string) bool {
-		return path == "/healthz" || path == "/readyz" || path == setup.HookPath || path == metrics.Path || strings.HasPrefix(path, runnerPath) || strings.HasSuffix(path, "/exchange")
+		return path == "/healthz" || path == "/readyz" || path == setup.HookPath || path == metrics.Path || strings.HasPrefix(path, runnerPath) || strings.HasSuffix(path, "/exchange") || strings.HasSuffix(path, "/input") || strings.HasSuffix(path, "/steer")
 	}
 	return measured(d.Metrics, classes(runnerPath), traced(d.Log, quiet, secured(https, timed(r)))), nil
 }

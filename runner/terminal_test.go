@@ -75,7 +75,7 @@ func (v *tab) until(words string) {
 func (v *tab) write(text string) {
 	v.w.t.Helper()
 	for end := time.Now().Add(limit); text != ""; {
-		next, err := v.w.fleet.Type(v.id, v.name, v.typed, []byte(text))
+		next, err := v.w.fleet.Type(context.Background(), v.id, v.name, v.typed, []byte(text), 0)
 		if err != nil {
 			v.w.t.Fatal(err)
 		}

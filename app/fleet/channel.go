@@ -53,6 +53,7 @@ type channel struct {
 	lastControl int64
 	picked      bool
 	ended       bool
+	masked      bool // the Hub found something that its Runner had not
 	exit        wire.ChannelExit
 	endedAt     time.Time
 	gone        string // set when closed by the Hub: why
@@ -386,6 +387,8 @@ func (f *Fleet) Exchange(ctx context.Context, runner string, q *wire.ExchangeReq
 			return nil, ErrFenced
 		}
 		res, news, endedNow := ch.serve(q, set, pieces, &told, f.now())
+		ch.masked = ch.masked || told.n > 0
+		exit.Masked = exit.Masked || ch.masked
 		if endedNow && ch.term != nil {
 			c.mu.Unlock()
 			if err := f.endTerminal(ctx, ch.id, exit); err != nil {

@@ -343,17 +343,38 @@ func (c *channels) viewer(id, name string) (*channel, *viewer) {
 }
 
 // Type gives a terminal input of one viewer, at an offset of that viewer's own input, so that it may be repeated. It answers
-// how much of it was taken in all: what the Hub has no room for is sent again. Input of several viewers is in the order it came.
-func (f *Fleet) Type(id, name string, offset int64, b []byte) (next int64, err error) {
+// how much of it was taken in all, after waiting for room for at most wait; the rest is sent again. Input of several viewers
+// is in the order it came.
+func (f *Fleet) Type(ctx context.Context, id, name string, offset int64, b []byte, wait time.Duration) (next int64, err error) {
 	c := &f.channels
+	timer := time.NewTimer(max(wait, 0))
+	defer timer.Stop()
+	for over := wait <= 0; ; {
+		next, change, err := c.give(id, name, offset, b)
+		if err != nil || over || next >= offset+int64(len(b)) || next < offset {
+			return next, err
+		}
+		select {
+		case <-change:
+		case <-timer.C:
+			over = true
+		case <-f.stopping:
+			over = true
+		case <-ctx.Done():
+			return next, context.Cause(ctx)
+		}
+	}
+}
+
+func (c *channels) give(id, name string, offset int64, b []byte) (next int64, change <-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	ch, v := c.viewer(id, name)
 	if ch == nil || ch.ended || ch.gone != "" {
-		return 0, ErrNoChannel
+		return 0, nil, ErrNoChannel
 	}
 	if offset > v.in || offset < 0 || offset+int64(len(b)) <= v.in {
-		return v.in, nil
+		return v.in, ch.change, nil
 	}
 	b = b[v.in-offset:]
 	before := ch.in.end()
@@ -361,7 +382,7 @@ func (f *Fleet) Type(id, name string, offset int64, b []byte) (next int64, err e
 		v.in += ch.in.end() - before
 		ch.changed()
 	}
-	return v.in, nil
+	return v.in, ch.change, nil
 }
 
 // ResizeTerminal has a terminal the size of who asked last; all who look are told.
@@ -405,7 +426,7 @@ func (f *Fleet) TerminalOf(ctx context.Context, id string) (assignment string, t
 		}
 		t.Opened, t.Ended = at(opened), at(ended)
 		if how != "" {
-			return json.Unmarshal([]byte(how), &t.Exit)
+			return json.Unmarshal([]byte(how), &t.Exit) // nobody serves it any more
 		}
 		row, err := scanTerminalRow(tx.Row(terminalRowSQL, t.ID).Scan)
 		if err == nil {

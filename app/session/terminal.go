@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/audit"
@@ -77,12 +78,22 @@ func (s *Service) CloseTerminal(ctx context.Context, g access.Grant, id, termina
 // LookAt waits for what is new in a terminal that Terminal found, Type gives it input and Resize another size: see fleet.
 func (s *Service) LookAt(ctx context.Context, terminal string, q fleet.Look) (fleet.View, error) {
 	v, err := s.fleet.LookAt(ctx, terminal, q)
+	if errors.Is(err, fleet.ErrNoChannel) { // ended a while ago, or this Hub has not heard of it yet
+		_, t, rerr := s.fleet.TerminalOf(ctx, terminal)
+		switch {
+		case rerr != nil:
+			return v, absent(rerr)
+		case !t.Ended.IsZero():
+			return fleet.View{Offset: max(q.From, 0), Picked: true, Ended: true, Exit: t.Exit}, nil
+		}
+		v, err = s.fleet.LookAt(ctx, terminal, q)
+	}
 	return v, absent(err)
 }
 
 // Type gives a terminal that Terminal found input.
-func (s *Service) Type(terminal, viewer string, offset int64, b []byte) (next int64, err error) {
-	next, err = s.fleet.Type(terminal, viewer, offset, b)
+func (s *Service) Type(ctx context.Context, terminal, viewer string, offset int64, b []byte, wait time.Duration) (next int64, err error) {
+	next, err = s.fleet.Type(ctx, terminal, viewer, offset, b, wait)
 	return next, absent(err)
 }
 

@@ -130,6 +130,10 @@ func New(d Deps) *mux.Router {
 	on(http.MethodPost, "/repos/{repo}/sessions/{session}/channels", sessions, a.granted(a.openChannel))
 	on(http.MethodPost, "/repos/{repo}/sessions/{session}/channels/{channel}/exchange", sessions, underWay(a.granted(a.exchange)))
 	on(http.MethodDelete, "/repos/{repo}/sessions/{session}/channels/{channel}", sessions, underWay(a.granted(a.closeChannel)))
+	on(http.MethodGet, "/repos/{repo}/sessions/{session}/terminals", read, a.granted(a.terminals))
+	on(http.MethodPost, "/repos/{repo}/sessions/{session}/terminals", sessions, a.granted(a.openTerminal))
+	on(http.MethodPost, "/repos/{repo}/sessions/{session}/terminals/{terminal}/exchange", sessions, underWay(a.granted(a.lookAtTerminal)))
+	on(http.MethodDelete, "/repos/{repo}/sessions/{session}/terminals/{terminal}", sessions, a.granted(a.closeTerminal))
 	return root
 }
 

@@ -154,6 +154,9 @@ func (a *api) openChannel(w http.ResponseWriter, r *http.Request, g access.Grant
 	if err := decode(r, &spec); err != nil {
 		return err
 	}
+	if spec.Keep || spec.Again || spec.Port > 0 && (len(spec.Argv) > 0 || spec.TTY) {
+		return fault.New(fault.Invalid, "A command has neither a port nor what belongs to terminals, which are opened by a call of their own.")
+	}
 	size := len(spec.Term) + len(spec.User) + len(spec.Dir)
 	for _, arg := range spec.Argv {
 		size += len(arg) + 1

@@ -144,7 +144,8 @@ type sessionPage struct {
 	StartFailed *Failure
 	Woke        string
 	Log         Tail
-	Shell       string         // what to type for a shell
+	Shell       string // what to type for a shell
+	Terminals   []TerminalRow
 	Lacking     []LackingValue // of the version it boots from next
 }
 
@@ -230,6 +231,11 @@ func (w *Web) showSession(rw http.ResponseWriter, r *http.Request, g access.Gran
 	if p.StartFailed != nil {
 		p.StartFailed.Heading = "The start script failed"
 	}
+	terminals, err := w.d.Sessions.Terminals(r.Context(), g, sn.ID)
+	if err != nil {
+		return err
+	}
+	p.Terminals = terminalRows(terminals, sessionPath(g, sn.ID))
 	if p.Lacking, err = w.lacking(r.Context(), g, env.Current); err != nil {
 		return err
 	}

@@ -223,12 +223,16 @@ func everyPage(now time.Time) map[string][]any {
 		sn := session.Session{ID: "0123456789abc", State: state, Unreachable: i%2 == 0, Version: 1, Branch: hostile, WorkBranch: hostile, DiskSize: 20 << 30, CreatedAt: now, CreatedBy: hostile}
 		sn.Detail.Notes = []string{hostile}
 		for j, f := range failures {
-			p := sessionPage{Page: moving, Session: sn, Meaning: meaning(sn, hostile), Runner: hostile, Next: j, Phases: steps, Failure: f, StartFailed: failures[len(failures)-1-j], Woke: "71 ms", Lacking: lacking[:j%2], Log: tails[j%2], Shell: hostile}
+			p := sessionPage{Page: moving, Session: sn, Meaning: meaning(sn, hostile), Runner: hostile, Next: j, Phases: steps, Failure: f, StartFailed: failures[len(failures)-1-j], Woke: "71 ms", Lacking: lacking[:j%2], Log: tails[j%2], Shell: hostile,
+				Terminals: terminalRows([]fleet.Terminal{{ID: "a", OpenedBy: hostile, Opened: now}, {ID: "b", OpenedBy: "ana", Opened: now, Ended: now, Exit: wire.ChannelExit{Code: 125, Failed: hostile}}}, "/p")[:j%3]}
 			if p.Meaning == "" {
 				panic("no words for the state " + state)
 			}
 			pages["session"] = append(pages["session"], p)
 		}
+	}
+	pages["terminal"] = []any{
+		terminalPage{Page: inRepo("sessions"), Session: "0123456789abc", Path: "/p", By: hostile, Nonce: "n", Shell: hostile}, terminalPage{Page: moving, Session: "s", Path: "/p", By: "ana", Ended: hostile, Nonce: "n"},
 	}
 	pages["sessions"] = append(pages["sessions"], sessionsPage{Page: moving, Current: &version, Runners: runners, AnyFit: true, Sessions: rows, Lacking: lacking})
 	maps.Copy(pages, setupPages(base, now))

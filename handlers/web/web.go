@@ -182,6 +182,13 @@ func (w *Web) routes() *mux.Router {
 	post("/repos/{repo}/sessions/{session}/delete", w.granted(w.deleteSession))
 	stream("/repos/{repo}/sessions/{session}/events", w.granted(w.sessionEvents))
 	get("/repos/{repo}/sessions/{session}/log", w.granted(w.sessionLog))
+	post("/repos/{repo}/sessions/{session}/terminals", w.granted(w.openTerminal))
+	get("/repos/{repo}/sessions/{session}/terminals/{terminal}", w.granted(w.terminal))
+	post("/repos/{repo}/sessions/{session}/terminals/{terminal}/close", w.granted(w.closeTerminal))
+	stream("/repos/{repo}/sessions/{session}/terminals/{terminal}/socket", w.underWay(w.terminalSocket))
+	stream("/repos/{repo}/sessions/{session}/terminals/{terminal}/events", w.underWay(w.terminalEvents))
+	post("/repos/{repo}/sessions/{session}/terminals/{terminal}/input", w.underWay(w.terminalType))
+	post("/repos/{repo}/sessions/{session}/terminals/{terminal}/steer", w.underWay(w.terminalSteer))
 	return root
 }
 

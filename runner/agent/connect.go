@@ -18,10 +18,12 @@ const (
 	connectArg = "connect"
 	// connectTime is how long that may take to be accepted.
 	connectTime = 10 * time.Second
+	// connectLinger is for how long input goes on after the peer has closed its side.
+	connectLinger = 500 * time.Millisecond
 )
 
 // Connect is the Argv of a command that connects to a TCP port of the Sandbox's loopback, of either family: its input is sent,
-// what comes is its output. It ends when both directions have, with 1 and a line on standard error when nobody listens there. An
+// what comes is its output. It ends when the peer has closed its side, with 1 and a line on standard error when nobody listens there. An
 // older agent answers ErrNotFound.
 func Connect(port uint16) []string {
 	return []string{itself, "agent", connectArg, strconv.Itoa(int(port))}
@@ -64,8 +66,10 @@ func connect(args []string, in io.Reader, out, errs io.Writer) int {
 		fmt.Fprintf(errs, "claude-hub: the connection to port %s broke: %v\n", args[0], err)
 		return 1
 	}
-	// Who closes its side after an answer may still read: what is sent goes on until the input ends or the peer refuses it.
-	<-sent
+	select { // who has said all may still read a little
+	case <-sent:
+	case <-time.After(connectLinger):
+	}
 	return 0
 }
 

@@ -60,6 +60,7 @@ type channel struct {
 	mu      sync.Mutex
 	gone    bool
 	starved error // its input could not be brought to it
+	masked  bool  // something of its output was
 }
 
 // Channels makes the Session serve exactly these, those of the Hub's newest list. A channel that is no longer in it
@@ -278,7 +279,7 @@ func (ch *channel) follow(ctx context.Context, spans [2]*agent.Span) (exit wire.
 	wg.Wait()
 	e, err := ch.c.Wait(ctx, ch.id)
 	ch.mu.Lock()
-	starved := ch.starved
+	starved, masked := ch.starved, ch.masked
 	ch.mu.Unlock()
 	if starved != nil {
 		return wire.ChannelExit{Code: 125, Failed: ch.m.log().Text("its input could not be brought to it, so it was ended: " + starved.Error())}, err == nil
@@ -286,7 +287,7 @@ func (ch *channel) follow(ctx context.Context, spans [2]*agent.Span) (exit wire.
 	if err != nil {
 		return wire.ChannelExit{Code: 125, Failed: "the Sandbox ended: the Session was put to sleep, or its Sandbox crashed"}, false
 	}
-	return wire.ChannelExit{Code: e.Code, Signal: e.Signal, OOM: e.OOM}, true
+	return wire.ChannelExit{Code: e.Code, Signal: e.Signal, OOM: e.OOM, Masked: masked}, true
 }
 
 // copy brings one stream through the redactor to the Pipe, and lets the agent forget what the Hub has.
@@ -321,6 +322,11 @@ func (ch *channel) copy(ctx context.Context, s agent.Stream, had *agent.Span) {
 		return ch.pipe.Write(ctx, int(s)+1, t)
 	})
 	// A person who waits for what is held back as the possible beginning of a value waits no longer than this.
+	defer func() {
+		ch.mu.Lock()
+		defer ch.mu.Unlock()
+		ch.masked = ch.masked || len(w.Found()) > 0
+	}()
 	idle := time.AfterFunc(time.Hour, func() { w.Release() }) //nolint:errcheck // the next Write says it
 	defer idle.Stop()
 	buf := make([]byte, 64<<10)

@@ -199,6 +199,9 @@ type ChannelExit struct {
 	Code   int    `json:"code"` // of the process; 128 + signal when a signal ended it
 	Signal string `json:"signal,omitempty"`
 	OOM    bool   `json:"oom,omitempty"`
+	// Masked: something of a Sensitive value, or shaped like a secret, stood in the output and was masked: it is not byte for byte
+	// what the process wrote.
+	Masked bool `json:"masked,omitempty"`
 	// Failed is set when claude-hub itself could not run it: why.
 	Failed string `json:"failed,omitempty"`
 }

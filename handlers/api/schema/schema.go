@@ -258,6 +258,43 @@ type Exchanged struct {
 	Exit     *wire.ChannelExit `json:"exit,omitempty"`
 }
 
+// OpenTerminal asks for a terminal of a Session.
+type OpenTerminal struct {
+	Rows uint16 `json:"rows,omitempty"`
+	Cols uint16 `json:"cols,omitempty"`
+	Term string `json:"term,omitempty"`
+	User string `json:"user,omitempty"` // empty: the image's
+}
+
+// Terminal is one of a Session's.
+type Terminal struct {
+	ID       string            `json:"id"`
+	OpenedBy string            `json:"opened_by"`
+	OpenedAt time.Time         `json:"opened_at"`
+	EndedAt  *time.Time        `json:"ended_at,omitempty"`
+	Exit     *wire.ChannelExit `json:"exit,omitempty"`
+}
+
+// Look is one exchange with a terminal: input of this viewer, and what it wants of the output.
+type Look struct {
+	Viewer   string `json:"viewer"` // made up by the viewer, the same for all its calls
+	In       []byte `json:"in,omitempty"`
+	InOffset int64  `json:"in_offset,omitempty"` // of In, in this viewer's own input
+	Size     *Size  `json:"size,omitempty"`
+	From     int64  `json:"from"`  // below 0: the oldest output there is
+	Taken    int64  `json:"taken"` // of the output that was shown
+	WaitMS   int64  `json:"wait_ms,omitempty"`
+}
+
+// Looked is the answer.
+type Looked struct {
+	Offset   int64             `json:"offset"` // of Data; later than From where something is missing
+	Data     []byte            `json:"data,omitempty"`
+	InOffset int64             `json:"in_offset"` // how much of this viewer's input was taken; less than before: the Hub was restarted
+	Picked   bool              `json:"picked"`
+	Exit     *wire.ChannelExit `json:"exit,omitempty"`
+}
+
 // Problem is one thing wrong with an input, where it is known with its place in the document.
 type Problem struct {
 	Field   string `json:"field,omitempty"`
