@@ -42,6 +42,7 @@ var figures = []figure{
 	{[]string{"snapshot", "snapshot_boot"}, false, snapshot},
 	{[]string{"session_disk", "session_disk_asleep"}, true, sessionDisk},
 	{[]string{"sandbox_rss", "sandbox_anonymous"}, true, sandboxMemory},
+	{[]string{"terminal_echo"}, true, terminalEcho},
 	{[]string{"idle_rss"}, true, idleMemory},
 	{noisyRows(), true, noisy},
 	{[]string{"log", "log_memory", "log_memory_hub", "log_memory_runner"}, false, logSQLite},

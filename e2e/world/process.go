@@ -151,6 +151,13 @@ func (w *World) CLIWith(stdin string, args ...string) Result {
 	return r
 }
 
+// Command is one of the CLI that is not started yet.
+func (w *World) Command(args ...string) *exec.Cmd {
+	c := exec.Command(w.Binary, args...)
+	c.Env = w.env()
+	return c
+}
+
 // OK runs a command that has to succeed and returns its stdout.
 func (w *World) OK(args ...string) string {
 	w.t.Helper()

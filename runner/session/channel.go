@@ -61,6 +61,7 @@ type channel struct {
 	gone    bool
 	starved error // its input could not be brought to it
 	masked  bool  // something of its output was
+	typed   time.Time
 }
 
 // Channels makes the Session serve exactly these, those of the Hub's newest list. A channel that is no longer in it
@@ -465,6 +466,9 @@ func (ch *channel) Input(ctx context.Context, offset int64, b []byte) error {
 		return nil
 	}
 	ch.m.act.touch()
+	ch.mu.Lock()
+	ch.typed = time.Now()
+	ch.mu.Unlock()
 	for refused := 0; ; {
 		err := ch.c.Input(ctx, ch.id, offset, b)
 		var said *agent.Error

@@ -21,6 +21,11 @@ const (
 	lineMax = 64 << 10
 	// forgotWait is between two Pipes of one terminal, should a Hub forget again and again.
 	forgotWait = 200 * time.Millisecond
+	// An echo is a little output soon after input. What is held back of it as the possible beginning of a value is let go after
+	// echoAfter instead of releaseAfter: three characters at most either way, and nobody types a letter and waits for it.
+	echoMost  = 64
+	echoSoon  = 100 * time.Millisecond
+	echoAfter = 2 * time.Millisecond
 )
 
 // goneWithSandbox is how a terminal ended whose Sandbox is another now.
@@ -210,7 +215,7 @@ func (s *shown) copy(r *agent.Reader) error {
 				return err
 			}
 			if s.w.Held() > 0 {
-				idle.Reset(releaseAfter)
+				idle.Reset(s.patience(len(b)))
 			} else {
 				idle.Stop()
 			}
@@ -223,6 +228,16 @@ func (s *shown) copy(r *agent.Reader) error {
 			return s.w.Flush()
 		}
 	}
+}
+
+// patience is for how long what may begin a value is held back after n bytes came.
+func (s *shown) patience(n int) time.Duration {
+	s.ch.mu.Lock()
+	defer s.ch.mu.Unlock()
+	if n <= echoMost && time.Since(s.ch.typed) < echoSoon {
+		return echoAfter
+	}
+	return releaseAfter
 }
 
 func (s *shown) release() { s.w.Release() } //nolint:errcheck // the next Write says it
