@@ -52,7 +52,7 @@ func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 func TestCommandsInTheDocsExist(t *testing.T) {
 	t.Parallel()
 	seen := 0
-	for _, file := range []string{"../README.md", "../docs/environments.md", "../docs/access.md", "../docs/github-app.md"} {
+	for _, file := range []string{"../README.md", "../docs/environments.md", "../docs/access.md", "../docs/github-app.md", "../docs/sessions.md"} {
 		code := false
 		for _, line := range strings.Split(read(t, file), "\n") {
 			_, typed, ok := strings.Cut(line, "claude-hub ")
