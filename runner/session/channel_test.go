@@ -44,3 +44,7 @@ func TestAChannelThatEndedIsNotServedAgainByAListOlderThanItsEnd(t *testing.T) {
 		t.Errorf("what the Hub no longer lists is remembered: %v", m.served)
 	}
 }
+
+func (p *pipe) Resume(int64)                      {}
+func (p *pipe) Skip(context.Context, int64) error { return nil }
+func (p *pipe) Forgot() bool                      { return false }
