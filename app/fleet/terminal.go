@@ -17,7 +17,7 @@ const (
 	// terminalKept is how much of a terminal's output the Hub holds for who comes to look; terminalAhead, how far it may be
 	// ahead of the fastest of those who look: beyond it the Runner is held back, and drops the oldest.
 	terminalKept  = 768 << 10
-	terminalAhead = 256 << 10
+	terminalAhead = 384 << 10
 	maxTerminals  = 16 // of one assignment that run
 	// viewerRest is how long somebody who looked counts after their last call.
 	viewerRest = 30 * time.Second

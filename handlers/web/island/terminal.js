@@ -70,7 +70,7 @@ function output(at, bytes) {
   next = end;
   term.write(bytes, () => {
     shown = end;
-    if (shown - told >= 32768 || shown === next) {
+    if (shown - told >= 131072 || shown === next) {
       told = shown;
       line?.steer({ taken: shown });
     }
