@@ -204,7 +204,8 @@ func TestATerminalEndsWithItsSandboxAndIsNotStartedASecondTime(t *testing.T) {
 	v.until("up-1\r\n")
 	w.change(id, fleet.Stop)
 	w.untilState(id, wire.StateAsleep)
-	if exit := v.end(); exit.Code != 125 || !strings.Contains(exit.Failed, "Sandbox ended") {
+	// Which of the two is seen first is chance: that its shell was killed, or that nobody answers any more.
+	if exit := v.end(); exit.Signal != "SIGKILL" && (exit.Code != 125 || !strings.Contains(exit.Failed, "Sandbox ended")) {
 		t.Errorf("asleep: %+v", exit)
 	}
 	w.change(id, fleet.Run)

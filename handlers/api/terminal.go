@@ -72,15 +72,15 @@ func (a *api) lookAtTerminal(w http.ResponseWriter, r *http.Request, g access.Gr
 	if err := decode(r, &in); err != nil {
 		return err
 	}
+	t, err := a.Sessions.Terminal(r.Context(), g, mux.Vars(r)["session"], mux.Vars(r)["terminal"])
+	if err != nil {
+		return err
+	}
 	switch {
 	case !viewerName.MatchString(in.Viewer):
 		return fault.Field("viewer", "A viewer is named by 8 to 64 letters, digits and hyphens.")
 	case len(in.In) > typeMost || in.InOffset < 0:
 		return fault.Field("in", "At most %d bytes of input come at once, from offset 0 on.", typeMost)
-	}
-	t, err := a.Sessions.Terminal(r.Context(), g, mux.Vars(r)["session"], mux.Vars(r)["terminal"])
-	if err != nil {
-		return err
 	}
 	wait := min(max(time.Duration(in.WaitMS)*time.Millisecond, 0), request.MaxWait)
 	look := fleet.Look{Viewer: g.Actor() + "/" + in.Viewer, From: in.From, Taken: in.Taken, Most: lookMost, Wait: wait}
