@@ -20,7 +20,7 @@ build: ## build the one static binary
 	@go build -trimpath -ldflags "-s -w" -o runner/agent/embedded/claude-hub-agent ./runner/agent/claude-hub-agent
 	@go build -tags embed_agent -ldflags "-X github.com/claude-hub/claude-hub/cmd.version=$(VERSION)" -o $(BINARY) .
 
-test: deps-test lint build ## all tests, a short e2e and a short kill test included (five minutes on two cores, ten the first time)
+test: deps-test lint build ## all tests, a short e2e and a short kill test included (ten minutes on two cores, fifteen the first time)
 	@CLAUDE_HUB_BINARY=$(abspath $(BINARY)) go run $(GOTESTSUM) --format pkgname-and-test-fails -- -timeout 25m -p 2 ./...
 
 lint: ## gofmt, go vet, staticcheck
