@@ -46,14 +46,15 @@ var arrows = map[string]string{
 
 	"runner/sandbox/oci": "runner/sandbox",
 	"runner/image":       "runner/sandbox",
+	"runner/claudecode":  "",
 	"runner/clone":       "",
 	"runner/spool":       "runner/redact runner/wire",
 	"runner/hubclient":   "runner/wire runner/spool runner/redact",
 	"runner/secret":      "runner/redact runner/wire",
 	"runner/login":       "runner/agent",
-	"runner/build":       "envspec runner/sandbox runner/image runner/agent runner/secret runner/login runner/redact runner/clone runner/spool runner/wire",
+	"runner/build":       "envspec runner/sandbox runner/image runner/agent runner/secret runner/login runner/redact runner/claudecode runner/clone runner/spool runner/wire",
 	"runner/session":     "envspec runner/sandbox runner/image runner/agent runner/secret runner/login runner/redact runner/clone runner/spool runner/wire runner/build",
-	"runner":             "envspec runner/sandbox runner/sandbox/oci runner/image runner/agent runner/secret runner/login runner/redact runner/clone runner/spool runner/wire runner/build runner/session runner/hubclient",
+	"runner":             "envspec runner/sandbox runner/sandbox/oci runner/image runner/agent runner/secret runner/login runner/redact runner/claudecode runner/clone runner/spool runner/wire runner/build runner/session runner/hubclient",
 
 	"cmd": "*",
 	"":    "cmd",

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/claude-hub/claude-hub/envspec"
+	"github.com/claude-hub/claude-hub/runner/claudecode"
 	"github.com/claude-hub/claude-hub/runner/image"
 )
 
@@ -43,6 +44,8 @@ type Config struct {
 	RunDir string        `yaml:"run_dir"`
 	Images ImagesConfig  `yaml:"images"`
 	Net    NetworkConfig `yaml:"network"`
+	// ClaudeCode is what Sandboxes get of Claude Code. Default: nothing.
+	ClaudeCode ClaudeCodeConfig `yaml:"claude_code"`
 	// Proxy is given to every process in a Sandbox, and to git on the host. Empty fields are not set.
 	Proxy ProxyConfig `yaml:"proxy"`
 	// CA is a file of certificates (PEM) that Sandboxes and the clone trust beside their own: it is bound into each
@@ -90,6 +93,15 @@ func (c Config) ImageOptions() (image.Options, error) {
 	return o, nil
 }
 
+// ClaudeCodeConfig names the Claude Code that is put into Sandboxes, as claude. Without a Version there is none.
+type ClaudeCodeConfig struct {
+	// Version belongs to the key of each build: another one makes new builds.
+	Version string `yaml:"version"`
+	// Folder holds linux-x64/claude, linux-x64-musl/claude and so on, unpacked, for a host that has no way to npm's registry. Without
+	// it, what is needed is fetched by npm.
+	Folder string `yaml:"folder"`
+}
+
 // NetworkConfig is the Sandboxes' network.
 type NetworkConfig struct {
 	// Pool is the net that Sandboxes' addresses are taken from. Default: the engine's.
@@ -127,6 +139,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.SessionDisk <= 0 {
 		c.SessionDisk = d.SessionDisk
+	}
+	if err := claudecode.Check(c.ClaudeCode.Version, c.ClaudeCode.Folder); err != nil {
+		return c, err
 	}
 	if c.CA != "" {
 		if _, err := os.Stat(c.CA); err != nil {

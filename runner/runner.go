@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/claude-hub/claude-hub/runner/build"
+	"github.com/claude-hub/claude-hub/runner/claudecode"
 	"github.com/claude-hub/claude-hub/runner/hubclient"
 	"github.com/claude-hub/claude-hub/runner/image"
 	"github.com/claude-hub/claude-hub/runner/redact"
@@ -143,10 +144,18 @@ func (r *Runner) open(dir string) error {
 	if r.cfg.CA != "" {
 		binds = []sandbox.Bind{{Folder: r.cfg.CA, Guest: caGuest, ReadOnly: true}}
 	}
+	claude, err := claudecode.Open(claudecode.Options{Version: r.cfg.ClaudeCode.Version, Folder: r.cfg.ClaudeCode.Folder,
+		Dir: filepath.Join(dir, "claude-code"), Env: r.cfg.proxyEnv()})
+	if err != nil {
+		return err
+	}
+	if claude != nil {
+		binds = append(binds, sandbox.Bind{Folder: claude.Folder(), Guest: claudecode.Guest, ReadOnly: true})
+	}
 	r.builder, err = build.New(build.Config{
 		Dir: filepath.Join(dir, "build"), Runner: r.identity.Name, CPU: r.cfg.CPU, Memory: int64(r.cfg.Memory), Pids: r.cfg.Pids,
 		BuildDisk: int64(r.cfg.BuildDisk), SessionDisk: int64(r.cfg.SessionDisk), Env: r.cfg.sandboxEnv(), CloneEnv: r.cfg.cloneEnv(),
-		Binds: binds, LocalRepos: r.cfg.LocalRepos, Keep: r.cfg.KeepBuilds, Quiet: r.cfg.Quiet, BuildTimeout: r.cfg.BuildTimeout,
+		Binds: binds, ClaudeCode: claude, LocalRepos: r.cfg.LocalRepos, Keep: r.cfg.KeepBuilds, Quiet: r.cfg.Quiet, BuildTimeout: r.cfg.BuildTimeout,
 		Log: r.log,
 	}, r.engine, r.images)
 	if err != nil {

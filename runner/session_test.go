@@ -24,7 +24,7 @@ func (w *world) version(spec envspec.Spec) (wire.Recipe, string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return wire.Recipe{Environment: "env", Spec: raw(w.t, spec), ImageDigest: img.Digest}, build.Key(spec, img.Digest, nil)
+	return wire.Recipe{Environment: "env", Spec: raw(w.t, spec), ImageDigest: img.Digest}, build.Key(spec, img.Digest, w.cfg.ClaudeCode.Version, nil)
 }
 
 func (w *world) session(recipe wire.Recipe, key, url string, edit ...func(*wire.Session)) string {

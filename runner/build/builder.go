@@ -25,6 +25,7 @@ import (
 
 	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/runner/agent"
+	"github.com/claude-hub/claude-hub/runner/claudecode"
 	"github.com/claude-hub/claude-hub/runner/image"
 	"github.com/claude-hub/claude-hub/runner/login"
 	"github.com/claude-hub/claude-hub/runner/sandbox"
@@ -46,6 +47,8 @@ type Config struct {
 	Env []string
 	// Binds are put into every Sandbox: CA certificates. They are folders or files of the host.
 	Binds []sandbox.Bind
+	// ClaudeCode is what Sandboxes get of it, seen through a Bind of its folder; nil: none.
+	ClaudeCode *claudecode.Store
 	// CloneEnv is git's on the host, beside its own: proxy variables, GIT_SSL_CAINFO.
 	CloneEnv []string
 	// LocalRepos allows Repos with file:// URLs.
@@ -104,7 +107,8 @@ type Meta struct {
 	Image       image.Config `json:"image"`
 	User        User         `json:"user"` // the image's USER
 	Created     int64        `json:"created"`
-	Login       *login.Env   `json:"login,omitempty"` // what the image's user's login shell ended with after the bootstrap; no Variable
+	ClaudeCode  string       `json:"claude_code,omitempty"` // which of its builds the root filesystem needs, such as linux-x64-musl
+	Login       *login.Env   `json:"login,omitempty"`       // what the image's user's login shell ended with after the bootstrap; no Variable
 }
 
 // Base is a build that Sandboxes can boot from.
@@ -125,6 +129,8 @@ type Marks struct {
 	// Rested is the host's boot in which the bootstrap ended well and its Sandbox came to rest.
 	Rested string `json:"rested,omitempty"`
 	User   User   `json:"user"` // the image's USER, known once it is Rested
+	// ClaudeCode goes into the build's Meta, known before the bootstrap.
+	ClaudeCode string `json:"claude_code,omitempty"`
 	// Login is what goes into the build's Meta, known then, too.
 	Login *login.Env `json:"login,omitempty"`
 	Base  string     `json:"base,omitempty"` // the finished snapshot

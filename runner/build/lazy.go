@@ -43,7 +43,7 @@ func (b *Builder) Ensure(ctx context.Context, j *Job) (Base, error) {
 	if j.Recipe.ImageDigest == "" {
 		return Base{}, errors.New("the Environment's version pins no image")
 	}
-	key := Key(spec, j.Recipe.ImageDigest, j.Values)
+	key := b.Key(spec, j.Recipe.ImageDigest, j.Values)
 	if m := j.Marks; m.Key != "" && m.Key != key {
 		// Killed in a build with another image or other values than those of now.
 		if err := b.ground(ctx, *m); err != nil {
@@ -195,7 +195,7 @@ func (b *Builder) lead(ctx context.Context, f *flight, j *Job, key string) {
 			b.cfg.Log.Warn().Err(err).Msg("how a build failed could not be kept")
 		}
 	}
-	j.Marks.Script, j.Marks.Boot, j.Marks.Rested, j.Marks.Login = "", "", "", nil
+	j.Marks.Script, j.Marks.Boot, j.Marks.Rested, j.Marks.ClaudeCode, j.Marks.Login = "", "", "", "", nil
 	if err := errors.Join(b.discard(ctx, box), j.Save()); err != nil {
 		b.cfg.Log.Warn().Err(err).Str("sandbox", string(box)).Msg("a failed build could not be cleaned up; it is tried again later")
 	}

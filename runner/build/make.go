@@ -91,13 +91,19 @@ func (b *Builder) pull(ctx context.Context, j *Job, spec envspec.Spec) (image.Im
 // resolved fixes the image for the rest of this assignment, so that a moved tag can't change it half-way.
 func (b *Builder) resolved(j *Job, spec envspec.Spec, img image.Image) error {
 	j.Marks.ImageDigest = img.Digest
-	j.Marks.Key = Key(spec, img.Digest, j.Values)
+	j.Marks.Key = b.Key(spec, img.Digest, j.Values)
 	return j.Save()
 }
 
-// Key is the build key of a Spec on an image, with the values its bootstrap receives, on this Runner's platform.
-func Key(spec envspec.Spec, digest string, values *secret.Values) string {
-	return string(envspec.BuildKey(envspec.BuildInput{Spec: spec, ImageDigest: digest, Platform: platform(), Values: values.BuildIDs()}))
+// Key is the build key of a Spec on an image, with the values its bootstrap receives, on this Runner: its platform, and the version of
+// Claude Code that it is configured to give.
+func (b *Builder) Key(spec envspec.Spec, digest string, values *secret.Values) string {
+	return Key(spec, digest, b.cfg.ClaudeCode.Version(), values)
+}
+
+// Key is as Builder.Key, with any version of Claude Code; empty: none.
+func Key(spec envspec.Spec, digest, claudeCode string, values *secret.Values) string {
+	return string(envspec.BuildKey(envspec.BuildInput{Spec: spec, ImageDigest: digest, Platform: platform(), ClaudeCode: claudeCode, Values: values.BuildIDs()}))
 }
 
 // pin replaces the tag of a reference by a digest.
@@ -133,11 +139,17 @@ func (b *Builder) bootstrap(ctx context.Context, j *Job, spec envspec.Spec, img 
 		}
 		j.Track.Begin(wire.PhaseBootstrap)
 	}
+	if err := b.withClaudeCode(ctx, j, c); err != nil {
+		return err
+	}
 	if empty {
 		if err := b.dropImages(ctx, j, c); err != nil {
 			return err
 		}
 		if err := b.settle(ctx, j, c, img); err != nil {
+			return err
+		}
+		if err := b.linkClaudeCode(ctx, j, c, img); err != nil {
 			return err
 		}
 		if err := b.probe(ctx, j, spec, c, img); err != nil {
@@ -148,7 +160,7 @@ func (b *Builder) bootstrap(ctx context.Context, j *Job, spec envspec.Spec, img 
 	}
 	done, flushed := b.flush(ctx, b.disk(box, b.cfg.BuildDisk))
 	defer flushed()
-	env := append(b.Env(img.Config, nil, "DEBIAN_FRONTEND=noninteractive", "HOME=/root"), j.Values.Env(true)...)
+	env := append(b.bootstrapPath(j, b.Env(img.Config, nil, "DEBIAN_FRONTEND=noninteractive", "HOME=/root")), j.Values.Env(true)...)
 	exit, err := b.RunScript(ctx, s, j.Log, wire.PhaseBootstrap, j.Marks.Boot, Script(BootstrapID, "bootstrap", spec.Bootstrap, env, "/", "0"))
 	if err != nil {
 		return cause(ctx, err)
@@ -170,6 +182,9 @@ func (b *Builder) bootstrap(ctx context.Context, j *Job, spec envspec.Spec, img 
 	}
 	if note != "" {
 		j.Log.Mark("bootstrap: %s", note)
+	}
+	if err := b.linkClaudeCode(ctx, j, c, img); err != nil {
+		return err
 	}
 	if err := b.probe(ctx, j, spec, c, img); err != nil {
 		return err
@@ -195,7 +210,7 @@ func (b *Builder) bootForBuild(ctx context.Context, j *Job, spec sandbox.Spec, b
 			return nil, nil, context.Cause(ctx)
 		}
 		j.Log.Mark("bootstrap: its Sandbox is gone, so the half-made root filesystem was thrown away and the bootstrap starts afresh")
-		j.Marks.Script, j.Marks.Boot, j.Marks.Rested, j.Marks.Login = "", "", "", nil
+		j.Marks.Script, j.Marks.Boot, j.Marks.Rested, j.Marks.ClaudeCode, j.Marks.Login = "", "", "", "", nil
 		j.Track.Drop(wire.PhaseDocker)
 		j.Track.Drop(wire.PhaseBootstrap)
 		j.Track.Begin(first)
@@ -283,7 +298,7 @@ func (b *Builder) snapshot(ctx context.Context, j *Job, img image.Image, box san
 	}
 	meta := Meta{
 		Key: j.Marks.Key, Environment: j.Recipe.Environment, ImageDigest: img.Digest, Image: img.Config, User: j.Marks.User, Created: time.Now().UnixMilli(),
-		Login: j.Marks.Login,
+		ClaudeCode: j.Marks.ClaudeCode, Login: j.Marks.Login,
 	}
 	raw, err := json.Marshal(meta)
 	if err != nil {
@@ -306,7 +321,7 @@ func (b *Builder) snapshot(ctx context.Context, j *Job, img image.Image, box san
 
 // finish marks the snapshot as done.
 func (b *Builder) finish(j *Job, base Base) error {
-	j.Marks.Base, j.Marks.Script, j.Marks.Boot, j.Marks.Rested, j.Marks.Login = base.Name, "", "", "", nil
+	j.Marks.Base, j.Marks.Script, j.Marks.Boot, j.Marks.Rested, j.Marks.ClaudeCode, j.Marks.Login = base.Name, "", "", "", "", nil
 	j.Marks.Key, j.Marks.ImageDigest = base.Meta.Key, base.Meta.ImageDigest
 	j.Log.Mark("snapshot: kept as build %s", short(base.Meta.Key))
 	j.Track.End(wire.PhaseSnapshot, "", nil)

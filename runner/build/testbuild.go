@@ -93,7 +93,7 @@ func (b *Builder) tested(ctx context.Context, j *Job) (Base, error) {
 	if err != nil {
 		return Base{}, err
 	}
-	if key := j.Marks.Key; key != "" && key != Key(spec, j.Marks.ImageDigest, j.Values) {
+	if key := j.Marks.Key; key != "" && key != b.Key(spec, j.Marks.ImageDigest, j.Values) {
 		// Killed in a build with other values than those of now.
 		j.Log.Mark("a value that is available at build was changed meanwhile, so the bootstrap starts afresh")
 		if err := b.ground(ctx, *j.Marks); err != nil {
@@ -118,7 +118,7 @@ func (b *Builder) tested(ctx context.Context, j *Job) (Base, error) {
 		if err != nil {
 			return base, err
 		}
-		j.Marks.Base, j.Marks.Script, j.Marks.Boot, j.Marks.Rested, j.Marks.Login = base.Name, "", "", "", nil
+		j.Marks.Base, j.Marks.Script, j.Marks.Boot, j.Marks.Rested, j.Marks.ClaudeCode, j.Marks.Login = base.Name, "", "", "", "", nil
 		return base, j.Save()
 	}
 }

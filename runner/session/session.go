@@ -264,6 +264,7 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 	if err != nil {
 		return err
 	}
+	m.beside(func() { m.b.FetchClaudeCode(m.life, m.log(), base.Meta.ClaudeCode) })
 	if m.setUpGit(ctx, s, p) {
 		m.beside(func() { m.serveGit(s, p) })
 	}
@@ -292,7 +293,7 @@ func (m *Machine) ensure(ctx context.Context, p wire.Session) (build.Base, error
 		if err != nil {
 			return base, err
 		}
-		if found && base.Meta.Key == build.Key(spec, p.Recipe.ImageDigest, values) {
+		if found && base.Meta.Key == m.b.Key(spec, p.Recipe.ImageDigest, values) {
 			m.b.Use(name, p.Recipe.Environment)
 			return base, nil
 		}
