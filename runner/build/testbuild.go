@@ -164,6 +164,11 @@ func (b *Builder) Clone(ctx context.Context, log *Log, track *Track, c CloneJob)
 		return res, err
 	}
 	log.Mark("clone: %s at %s", res.Branch, res.Commit)
+	for _, n := range res.Notes {
+		n = log.Text(n)
+		log.Mark("clone: %s", n)
+		track.Note(n)
+	}
 	return res, nil
 }
 

@@ -52,6 +52,8 @@ type Options struct {
 type Result struct {
 	Commit string // of HEAD
 	Branch string // the branch that was cloned
+	// Notes are sentences about what is not there in full: submodules that could not be fetched, files that Git LFS keeps.
+	Notes []string
 }
 
 // Codes of an Error.
@@ -221,7 +223,11 @@ func (g *git) clone(ctx context.Context) (Result, error) {
 			return Result{}, err
 		}
 	}
-	return Result{Commit: strings.TrimSpace(commit), Branch: strings.TrimSpace(branch)}, nil
+	notes, err := g.beyond(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	return Result{Commit: strings.TrimSpace(commit), Branch: strings.TrimSpace(branch), Notes: notes}, nil
 }
 
 func (g *git) run(ctx context.Context, args ...string) (string, error) {
