@@ -176,7 +176,7 @@ func TestTheFormKeepsWhatItDoesNotShow(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := s.as("ana")
-	b.see(environmentPath, "It was read from the file <code>scripts/bootstrap.sh</code>", "**/_build\n**/deps beside mix.exs\n", "a Test build is refused")
+	b.see(environmentPath, "It was read from the file <code>scripts/bootstrap.sh</code>", "**/_build\n**/deps beside mix.exs\n", "Images that the bootstrap script pulls or builds are not in Sessions")
 	b.change(environmentPath, environmentPath, url.Values{"image": {"debian:12"}, "cpu": {"2"}, "start": {"echo other"}}, nil)
 	want := saved.Spec
 	want.Image, want.CPU, want.Start, want.StartFile = "debian:12", 2, "echo other", ""
