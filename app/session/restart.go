@@ -35,7 +35,7 @@ func (s *Service) Restart(ctx context.Context, g access.Grant, id string) error 
 			if err := s.ready(tx, g, sn.Runner); err != nil {
 				return false, err
 			}
-			sn.Restarting = true
+			sn.Restarting, sn.idle = true, 0 // it may have been about to sleep for idleness, which activity would end
 			return true, s.want(tx, sn, fleet.Stop, Stopping)
 		case Failed:
 			return false, fault.New(fault.Refused, "This Session is failed: try it again instead, which also takes the newest version.")
@@ -50,7 +50,7 @@ func (s *Service) ready(tx *store.Tx, g access.Grant, runner string) error {
 	if err != nil {
 		return err
 	}
-	return s.bootable(tx, runner, environmentID, version, cantRestart)
+	return s.takes(tx, g, runner, environmentID, version, cantRestart)
 }
 
 // restarted wakes a Session that is asleep on its way through a restart. What has come to refuse that meanwhile leaves it

@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/claude-hub/claude-hub/app/apptest"
 	"github.com/claude-hub/claude-hub/app/fault"
+	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/app/session"
 	"github.com/claude-hub/claude-hub/runner/wire"
 	"github.com/claude-hub/claude-hub/store"
@@ -126,4 +128,68 @@ func TestARestartWhoseValuesAreLostBeforeItsWakeFailsWithTheReason(t *testing.T)
 		t.Fatalf("%+v", sn)
 	}
 	wantFault(t, r.Sessions.Retry(t.Context(), r.ana, r.sn.ID), fault.Refused, "have no value")
+}
+
+// idles has the Hub ask the Session to sleep because nothing happened in it.
+func (r *rig) idles() {
+	r.Helper()
+	item := r.runner.Item()
+	_, err := r.Fleet.Sync(r.Context(), r.runner.ID, &wire.SyncRequest{Held: []*wire.Held{{
+		Id: item.GetId(), Generation: item.GetGeneration(), Fence: item.GetFence(), State: wire.StateRunning, IdleMs: (16 * time.Minute).Milliseconds(),
+	}}})
+	r.must(err)
+	r.must(r.Fleet.RunOnce(r.Context()))
+	r.want(session.Stopping)
+}
+
+func (r *rig) wantUnconditionalStop() {
+	r.Helper()
+	var p wire.Session
+	item := r.runner.Item()
+	r.runner.Fetch(item, &p)
+	if item.GetWant() != wire.WantStop || p.IdleMS != 0 {
+		r.Fatalf("a stop that activity does not end is wanted: %v, idle %d ms", item, p.IdleMS)
+	}
+}
+
+func TestAPersonsRestartOrSleepIsNotGivenUpForActivityLikeTheIdleSleepItMeets(t *testing.T) {
+	t.Parallel()
+	storetest.Each(t, func(t *testing.T, db *store.DB) {
+		r := setup(t, db)
+		r.newVersion()
+		r.idles()
+		r.must(r.restart())
+		r.wantUnconditionalStop()
+		r.asleep()
+		r.want(session.Waking)
+		r.runner.MustReport(r.runner.Item(), wire.StateRunning, wire.SessionDetail{Workspace: true, Version: 2})
+		r.want(session.Running)
+		r.idles()
+		r.must(r.Sessions.Sleep(t.Context(), r.ana, r.sn.ID))
+		r.wantUnconditionalStop()
+		before := r.runner.Item().GetGeneration()
+		r.must(r.Sessions.Sleep(t.Context(), r.ana, r.sn.ID))
+		if after := r.runner.Item().GetGeneration(); after != before {
+			t.Fatalf("asked for sleep again: generation %d, was %d", after, before)
+		}
+	})
+}
+
+func TestARestartIsRefusedBeforeAnythingStopsWhereTheRunnerIsTooOldForTokens(t *testing.T) {
+	t.Parallel()
+	db := storetest.New(t)
+	h := apptest.New(t, db, apptest.Options{Fleet: fleet.Options{Tokens: &tokens{}}})
+	ana, old := h.Grant("ana"), h.OldRunner("old", 2)
+	h.Applied(ana, old, spec())
+	sn, err := h.Sessions.Start(t.Context(), ana, session.StartInput{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	old.MustReport(old.Item(), wire.StateRunning, wire.SessionDetail{Workspace: true, Version: 1})
+	ofTheApp(t, db)
+	ana = h.Grant("ana")
+	wantFault(t, h.Sessions.Restart(t.Context(), ana, sn.ID), fault.Refused, "too old to clone with tokens")
+	if sn, err = h.Sessions.Get(t.Context(), ana, sn.ID); err != nil || sn.State != session.Running {
+		t.Fatalf("%+v, %v", sn, err)
+	}
 }

@@ -176,10 +176,10 @@ func (s *Service) Sleep(ctx context.Context, g access.Grant, id string) error {
 		case Asleep:
 			return false, nil
 		case Running, Starting, Waking, Stopping:
-			if sn.State == Stopping && !sn.Restarting {
+			if sn.State == Stopping && !sn.Restarting && sn.idle == 0 {
 				return false, nil
 			}
-			sn.Restarting = false
+			sn.Restarting, sn.idle = false, 0 // a person's sleep is not given up for activity, as that of an idle Session is
 			return true, s.want(tx, sn, fleet.Stop, Stopping)
 		}
 		return false, fault.New(fault.Refused, "This Session is %s and can't be put to sleep.", sn.State)
@@ -229,13 +229,8 @@ func (s *Service) boot(tx *store.Tx, g access.Grant, sn *Session, state string) 
 	if state == Waking {
 		what = cantWake
 	}
-	if err := s.bootable(tx, sn.Runner, environmentID, version, what); err != nil {
+	if err := s.takes(tx, g, sn.Runner, environmentID, version, what); err != nil {
 		return err
-	}
-	if s.env.WireRepo(g.Repo()).Token {
-		if err := s.fleet.TakesTokens(tx, sn.Runner); err != nil {
-			return err
-		}
 	}
 	if err := given(tx, sn.ID, version); err != nil {
 		return err
@@ -261,6 +256,17 @@ func (s *Service) bootable(tx *store.Tx, runner, environmentID string, version e
 		return err
 	}
 	return s.fleet.TakesValues(tx, runner)
+}
+
+// takes refuses what bootable does, and a Runner that can't be given tokens where the Repo is cloned with them.
+func (s *Service) takes(tx *store.Tx, g access.Grant, runner, environmentID string, version environment.Version, what string) error {
+	if err := s.bootable(tx, runner, environmentID, version, what); err != nil {
+		return err
+	}
+	if !s.env.WireRepo(g.Repo()).Token {
+		return nil
+	}
+	return s.fleet.TakesTokens(tx, runner)
 }
 
 // CountUnsaved asks the Runner of a running Session to count anew what exists in its Workspace only. The answer
