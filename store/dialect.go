@@ -64,7 +64,7 @@ func (l *lite) open(ctx context.Context) (pools, error) {
 	write, err := sql.Open("sqlite", at+"&_txlock=immediate&_pragma=page_size(8192)&_pragma=journal_mode(WAL)"+
 		"&_pragma=synchronous(FULL)&_pragma=wal_autocheckpoint(4000)&_pragma=journal_size_limit(67108864)")
 	if err == nil {
-		if err = write.PingContext(ctx); err != nil {
+		if err = pingUnlocked(ctx, write); err != nil {
 			err = errors.Join(err, write.Close())
 		}
 	}

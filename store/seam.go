@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // dialect is what a database must bring. Both are in dialect.go.
@@ -64,4 +65,21 @@ func dialectFor(at string) (dialect, error) {
 		return newPostgres(at)
 	}
 	return nil, errors.New("the database URL must be sqlite:///path/file.db, a path, or postgres://user@host/database")
+}
+
+// pingUnlocked waits as long as busy_timeout would: SQLite doesn't wait by itself for the lock that makes a file a WAL one, which
+// processes that open a new file together all ask for.
+func pingUnlocked(ctx context.Context, pool *sql.DB) error {
+	limit := time.Now().Add(5 * time.Second)
+	for {
+		err := pool.PingContext(ctx)
+		if err == nil || !retryable(err) || time.Now().After(limit) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }
