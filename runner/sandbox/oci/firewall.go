@@ -173,6 +173,17 @@ func (f *firewall) there() bool {
 	return err == nil && t != nil
 }
 
+// repair puts the table back if it is gone. That is looked at under the lock: a start may have put it back already, and
+// doing that again would change the address translation under its first connection.
+func (f *firewall) repair(ctx context.Context) (repaired bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.there() {
+		return false, nil
+	}
+	return true, f.install(ctx)
+}
+
 // watch puts the table back when somebody flushes the host's rules. Until then Sandboxes have no address translation,
 // but they reach the host: hence the short interval.
 func (f *firewall) watch(ctx context.Context, onRepair func(error)) {
@@ -184,10 +195,7 @@ func (f *firewall) watch(ctx context.Context, onRepair func(error)) {
 			return
 		case <-tick.C:
 		}
-		if !f.there() {
-			f.mu.Lock()
-			err := f.install(ctx)
-			f.mu.Unlock()
+		if repaired, err := f.repair(ctx); repaired {
 			onRepair(err)
 		}
 	}
