@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/app/github"
@@ -18,6 +20,9 @@ func (g *Gate) ForgetPerson(ctx context.Context, githubID int64) error {
 	return g.db.Write(ctx, func(tx *store.Tx) error {
 		var who Person
 		err := tx.Row(personByGitHubIDSQL, githubID).Scan(&who.id, &who.source, &who.login, &who.github)
+		if err := forgot(tx, forgetPerson, githubID); err != nil {
+			return err
+		}
 		if errors.Is(err, store.ErrNotFound) {
 			return nil
 		}
@@ -50,7 +55,7 @@ func (g *Gate) ForgetRepo(ctx context.Context, repo github.RepoID) error {
 	if app, err := g.github.App(); err == nil {
 		app.ForgetRepo(repo)
 	}
-	return g.forget(ctx, ofRepoSQL, int64(repo))
+	return g.forget(ctx, forgetRepo, ofRepoSQL, int64(repo))
 }
 
 // ForgetInstallation drops everybody's access to the Repos of an installation: it was removed, suspended, or has others
@@ -59,17 +64,20 @@ func (g *Gate) ForgetInstallation(ctx context.Context, installation int64) error
 	if app, err := g.github.App(); err == nil {
 		app.Forget(installation)
 	}
-	return g.forget(ctx, ofInstallationSQL, installation)
+	return g.forget(ctx, forgetInstallation, ofInstallationSQL, installation)
 }
 
 // ForgetAccount drops everybody's access to the Repos of a person or an organization: somebody left or joined it, or one of
 // its teams.
 func (g *Gate) ForgetAccount(ctx context.Context, accountID int64) error {
-	return g.forget(ctx, ofAccountSQL, accountID)
+	return g.forget(ctx, forgetAccount, ofAccountSQL, accountID)
 }
 
-func (g *Gate) forget(ctx context.Context, which string, id int64) error {
+func (g *Gate) forget(ctx context.Context, kind, which string, id int64) error {
 	return g.db.Write(ctx, func(tx *store.Tx) error {
+		if err := forgot(tx, kind, id); err != nil {
+			return err
+		}
 		people, err := store.All(tx, store.Scan1[string], `SELECT DISTINCT person_id FROM repo_access WHERE `+which, id)
 		if err != nil {
 			return fmt.Errorf("look up whose access to forget: %w", err)
@@ -85,6 +93,53 @@ func (g *Gate) forget(ctx context.Context, which string, id int64) error {
 		}
 		return nil
 	})
+}
+
+// Kinds of what is forgotten.
+const (
+	forgetPerson       = "person"
+	forgetRepo         = "repo"
+	forgetInstallation = "installation"
+	forgetAccount      = "account"
+)
+
+// forgetsKept is longer than any question to GitHub takes.
+const forgetsKept = time.Hour
+
+// forgot notes what was forgotten, for whoever is being asked about at this moment.
+func forgot(tx *store.Tx, kind string, ref int64) error {
+	_, err := tx.Exec(countForgetSQL)
+	if err == nil {
+		_, err = tx.Exec(insertForgetSQL, kind, ref, tx.Now().UnixMilli())
+	}
+	if err == nil {
+		_, err = tx.Exec(oldForgetsSQL, tx.Now().Add(-forgetsKept).UnixMilli())
+	}
+	if err != nil {
+		return fmt.Errorf("note what was forgotten: %w", err)
+	}
+	return nil
+}
+
+// forgottenSince tells whether something in what GitHub listed for a person was forgotten after the count was ever: the list may
+// be from before that.
+func forgottenSince(tx *store.Tx, ever, githubID int64, list []listed) (bool, error) {
+	type forgotten struct {
+		kind string
+		ref  int64
+	}
+	after, err := store.All(tx, func(scan func(...any) error) (f forgotten, err error) { return f, scan(&f.kind, &f.ref) }, forgetsAfterSQL, ever)
+	if err != nil {
+		return false, fmt.Errorf("read what was forgotten: %w", err)
+	}
+	for _, f := range after {
+		if f.kind == forgetPerson && f.ref == githubID || slices.ContainsFunc(list, func(l listed) bool {
+			return f.kind == forgetRepo && f.ref == int64(l.ID) || f.kind == forgetInstallation && f.ref == l.installation || f.kind == forgetAccount && f.ref == l.Owner.ID
+		}) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // Revoked is for github_app_authorization.revoked: the person took back what they let the App do. What is kept of their

@@ -103,7 +103,8 @@ type question struct {
 	expires, named time.Time
 	asked          time.Time // when it was claimed
 	forgets        int64
-	again          bool // the last question went unanswered too
+	ever           int64 // how often anything was forgotten, when it was claimed
+	again          bool  // the last question went unanswered too
 }
 
 var (
@@ -163,6 +164,9 @@ func (g *Gate) claim(ctx context.Context, person string, since time.Time) (quest
 		err := tx.Row(tx.Locked(askSQL), person).Scan(&appID, &tokens, &q.pair, store.At(&q.expires), store.At(&q.named), store.At(&s.listed),
 			&s.forgets, &s.heard, &claimed, store.At(&until), store.At(&retry), &trouble, &q.github)
 		q.forgets, q.again = s.forgets, trouble != ""
+		if err == nil {
+			err = tx.Row(forgottenSQL).Scan(&q.ever)
+		}
 		switch {
 		case errors.Is(err, store.ErrNotFound) || err == nil && tokens == nil:
 			return &signedOutError{}
@@ -224,7 +228,13 @@ func (g *Gate) follow(ctx context.Context, q question) error {
 		return g.trouble(ctx, q, err)
 	}
 	err = g.db.Write(ctx, func(tx *store.Tx) error {
-		n, err := tx.Exec(keptSQL, q.person, q.claim, q.asked.UnixMilli(), q.forgets, said.named.UnixMilli())
+		heard := q.forgets
+		if old, err := forgottenSince(tx, q.ever, q.github, said.list); err != nil {
+			return err
+		} else if old {
+			heard--
+		}
+		n, err := tx.Exec(keptSQL, q.person, q.claim, q.asked.UnixMilli(), heard, said.named.UnixMilli())
 		if err != nil {
 			return fmt.Errorf("save when GitHub was asked: %w", err)
 		}

@@ -172,9 +172,9 @@ func (g *Gate) admit(ctx context.Context, app *github.App, tokens github.UserTok
 		return Person{}, "", inWords(err)
 	}
 	asked := g.db.Now()
-	var forgets int64
-	err = g.db.Read(ctx, func(tx *store.Tx) error { return tx.Row(forgetsSQL, me.ID).Scan(&forgets) })
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
+	var forgets, ever int64
+	err = g.db.Read(ctx, func(tx *store.Tx) error { return tx.Row(forgetsSQL, me.ID).Scan(&forgets, &ever) })
+	if err != nil {
 		return Person{}, "", fmt.Errorf("look up who signs in: %w", err)
 	}
 	list, err := repositories(ctx, app, user)
@@ -197,7 +197,13 @@ func (g *Gate) admit(ctx context.Context, app *github.App, tokens github.UserTok
 		if err != nil {
 			return fmt.Errorf("seal the tokens: %w", err)
 		}
-		if _, err := tx.Exec(signInPersonSQL, who.id, app.ID(), sealed, key, g.byOurClock(tokens.Expires), asked.UnixMilli(), forgets); err != nil {
+		heard := forgets
+		if old, err := forgottenSince(tx, ever, me.ID, list); err != nil {
+			return err
+		} else if old {
+			heard--
+		}
+		if _, err := tx.Exec(signInPersonSQL, who.id, app.ID(), sealed, key, g.byOurClock(tokens.Expires), asked.UnixMilli(), heard); err != nil {
 			return fmt.Errorf("save the tokens: %w", err)
 		}
 		if err := g.keepList(tx, who.id, asked, list); err != nil {

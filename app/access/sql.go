@@ -68,12 +68,12 @@ FROM people p LEFT JOIN github_people g ON g.person_id = p.id `
 	standingSQL = `SELECT ` + standingColumns + ` FROM people p LEFT JOIN github_people g ON g.person_id = p.id WHERE p.id = $1`
 
 	signInPersonSQL = `INSERT INTO github_people (person_id, app_id, tokens, tokens_key_id, pair, access_expires, named_at, listed_at, forgets, heard)
-VALUES ($1, $2, $3, $4, 1, $5, $6, $6, 0, 0)
+VALUES ($1, $2, $3, $4, 1, $5, $6, $6, 0, $7)
 ON CONFLICT (person_id) DO UPDATE SET app_id = excluded.app_id, tokens = excluded.tokens, tokens_key_id = excluded.tokens_key_id,
 pair = github_people.pair + 1, access_expires = excluded.access_expires, named_at = excluded.named_at, listed_at = excluded.listed_at,
 heard = $7, claim = NULL, claim_until = NULL, retry_at = NULL, trouble = ''`
 	sealedTokensSQL = `SELECT tokens FROM github_people WHERE person_id = $1`
-	forgetsSQL      = `SELECT g.forgets FROM github_people g JOIN people p ON p.id = g.person_id WHERE p.github_id = $1`
+	forgetsSQL      = `SELECT COALESCE((SELECT g.forgets FROM github_people g JOIN people p ON p.id = g.person_id WHERE p.github_id = $1), 0), n FROM access_forgotten WHERE one = 1`
 	askSQL          = `SELECT g.app_id, g.tokens, g.pair, g.access_expires, g.named_at, g.listed_at, g.forgets, g.heard, g.claim, COALESCE(g.claim_until, 0),
 COALESCE(g.retry_at, 0), g.trouble, p.github_id FROM github_people g JOIN people p ON p.id = g.person_id WHERE g.person_id = $1`
 	claimSQL   = `UPDATE github_people SET claim = $2, claim_until = $3 WHERE person_id = $1`
@@ -91,6 +91,12 @@ AND EXISTS (SELECT 1 FROM repos n WHERE lower(n.name) = lower(repos.name) AND n.
 	nothingSQL  = `DELETE FROM repo_access WHERE person_id = $1`
 
 	bumpSQL = `UPDATE github_people SET forgets = forgets + 1 WHERE person_id = $1`
+	// What was forgotten since a question was begun voids the answer, also for who had no list then.
+	forgottenSQL    = `SELECT n FROM access_forgotten WHERE one = 1`
+	countForgetSQL  = `UPDATE access_forgotten SET n = n + 1 WHERE one = 1`
+	insertForgetSQL = `INSERT INTO access_forgets (n, kind, ref, at) SELECT n, CAST($1 AS TEXT), CAST($2 AS BIGINT), CAST($3 AS BIGINT) FROM access_forgotten WHERE one = 1`
+	oldForgetsSQL   = `DELETE FROM access_forgets WHERE at <= $1`
+	forgetsAfterSQL = `SELECT DISTINCT kind, ref FROM access_forgets WHERE n > $1`
 	// Whose list may have changed, and what of it is no longer good: the same rows, found in three ways.
 	ofRepoSQL         = `repo_id = $1`
 	ofInstallationSQL = `repo_id IN (SELECT id FROM repos WHERE installation_id = $1)`
