@@ -271,7 +271,7 @@ func (s *Service) carry(tx *store.Tx, g access.Grant, p Proposal, draft environm
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(tests, func(t environment.TestBuild) bool { return t.TestKey == draft.TestKey })
+	i := slices.IndexFunc(tests, func(t environment.TestBuild) bool { return t.TestKey == draft.TestKey && (draft.Fork || !t.Withheld) })
 	if i < 0 || tests[i].CancelledBy != "" || tests[i].Final() && tests[i].State != environment.Passed {
 		return nil
 	}

@@ -23,11 +23,12 @@ func (m *markdown) end()               { m.b.WriteString("\n") }
 
 // block shows text as it is: its fence is longer than any in it.
 func (m *markdown) block(language, text string) {
+	text = strings.TrimRight(plain(text), "\n") // before it is measured: what is taken out may have kept backticks apart
 	fence := "```"
 	for strings.Contains(text, fence) {
 		fence += "`"
 	}
-	m.b.WriteString(fence + language + "\n" + strings.TrimRight(plain(text), "\n") + "\n" + fence + "\n\n")
+	m.b.WriteString(fence + language + "\n" + text + "\n" + fence + "\n\n")
 }
 
 func (m *markdown) String() string { return strings.TrimSpace(m.b.String()) }

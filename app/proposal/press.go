@@ -117,6 +117,7 @@ func (s *Service) ask(ctx context.Context, repo github.RepoID, sha string, sende
 		number int
 		runner string
 		key    string
+		secret bool // a Test build of it doesn't count: another one of the same key is no twin of it
 	}
 	var wishes []wish
 	err := s.db.Read(ctx, func(tx *store.Tx) error {
@@ -142,8 +143,10 @@ func (s *Service) ask(ctx context.Context, repo github.RepoID, sha string, sende
 			if err != nil {
 				return err
 			}
-			if runner, ok := on(p, tests); ok && !slices.ContainsFunc(wishes, func(w wish) bool { return w.key == string(env.Draft.TestKey) && w.runner == runner }) {
-				wishes = append(wishes, wish{p.Number, runner, string(env.Draft.TestKey)})
+			runner, ok := on(p, tests)
+			w := wish{p.Number, runner, string(env.Draft.TestKey), part{env: env}.secret()}
+			if ok && !slices.ContainsFunc(wishes, func(x wish) bool { return x.key == w.key && x.runner == w.runner && x.secret == w.secret }) {
+				wishes = append(wishes, w)
 			}
 		}
 		return nil

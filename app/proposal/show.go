@@ -176,7 +176,7 @@ func (p part) tested() *environment.TestBuild {
 		return nil
 	}
 	for i, t := range p.tests {
-		if t.TestKey == p.env.Draft.TestKey {
+		if t.TestKey == p.env.Draft.TestKey && (p.env.Draft.Fork || !t.Withheld) { // merged, it needs one with secrets
 			return &p.tests[i]
 		}
 	}
