@@ -270,6 +270,18 @@ func (g *Gate) List(ctx context.Context, who Person) (List, error) {
 	return out, nil
 }
 
+// Installed are the Repos that were last seen in an installation, for the Hub itself.
+func (g *Gate) Installed(ctx context.Context, installation int64) (repos []github.RepoID, err error) {
+	err = g.db.Read(ctx, func(tx *store.Tx) (err error) {
+		repos, err = store.All(tx, store.Scan1[github.RepoID], `SELECT id FROM repos WHERE `+installedSQL, installation)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the Repos of an installation: %w", err)
+	}
+	return repos, nil
+}
+
 // ReadRepo reads a Repo for the Hub itself, in its own transaction and without asking whether anybody may: what it
 // says goes to the Repo's own Runner, never to a person.
 func ReadRepo(tx *store.Tx, id github.RepoID) (Repo, error) {

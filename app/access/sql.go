@@ -99,6 +99,7 @@ AND EXISTS (SELECT 1 FROM repos n WHERE lower(n.name) = lower(repos.name) AND n.
 	forgetsAfterSQL = `SELECT DISTINCT kind, ref FROM access_forgets WHERE n > $1`
 	// Whose list may have changed, and what of it is no longer good: the same rows, found in three ways.
 	ofRepoSQL         = `repo_id = $1`
-	ofInstallationSQL = `repo_id IN (SELECT id FROM repos WHERE installation_id = $1)`
+	installedSQL      = `source = 'github' AND installation_id = $1`
+	ofInstallationSQL = `repo_id IN (SELECT id FROM repos WHERE ` + installedSQL + `)`
 	ofAccountSQL      = `repo_id IN (SELECT id FROM repos WHERE account_id = $1)`
 )

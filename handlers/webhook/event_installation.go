@@ -32,8 +32,18 @@ var installation = event{
 		if e.Action != "deleted" && e.Action != "suspend" {
 			return nil
 		}
+		// GitHub may leave out which Repos they were, and then these are known here.
+		repos, err := s.o.Access.Installed(ctx, e.Installation)
+		if err != nil {
+			return err
+		}
 		for _, r := range slices.Concat(e.Added, e.Removed) {
-			if err := s.stopUninstalled(ctx, r.ID); err != nil {
+			if !slices.Contains(repos, r.ID) {
+				repos = append(repos, r.ID)
+			}
+		}
+		for _, repo := range repos {
+			if err := s.stopUninstalled(ctx, repo); err != nil {
 				return err
 			}
 		}

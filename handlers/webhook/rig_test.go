@@ -72,7 +72,8 @@ func (d *told) ForgetInstallation(_ context.Context, id int64) error {
 func (d *told) ForgetAccount(_ context.Context, id int64) error {
 	return d.say("forget account %d", id)
 }
-func (d *told) Revoked(_ context.Context, id int64) error { return d.say("revoked %d", id) }
+func (d *told) Installed(context.Context, int64) ([]github.RepoID, error) { return nil, nil }
+func (d *told) Revoked(_ context.Context, id int64) error                 { return d.say("revoked %d", id) }
 func (d *told) RepoIs(_ context.Context, r github.Repository) error {
 	return d.say("repo %d is %s", r.ID, r.FullName)
 }

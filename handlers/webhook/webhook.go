@@ -25,6 +25,8 @@ type Access interface {
 	ForgetRepo(ctx context.Context, repo github.RepoID) error
 	ForgetInstallation(ctx context.Context, installation int64) error
 	ForgetAccount(ctx context.Context, accountID int64) error
+	// Installed are the Repos that were last seen in an installation.
+	Installed(ctx context.Context, installation int64) ([]github.RepoID, error)
 	// Revoked: the person took the App's authorization back.
 	Revoked(ctx context.Context, githubID int64) error
 	// RepoIs is what a Repo is called and where it is now, as read from GitHub for it.
