@@ -270,6 +270,14 @@ func (g *Gate) List(ctx context.Context, who Person) (List, error) {
 	return out, nil
 }
 
+// Called finds a Repo by its id or its name, for people who give either.
+func (g *Gate) Called(ctx context.Context, who Person, name string) (Grant, error) {
+	if id, ok := github.ParseRepoID(name); ok {
+		return g.Repo(ctx, who, id)
+	}
+	return g.Named(ctx, who, name)
+}
+
 // Installed are the Repos that were last seen in an installation, for the Hub itself.
 func (g *Gate) Installed(ctx context.Context, installation int64) (repos []github.RepoID, err error) {
 	err = g.db.Read(ctx, func(tx *store.Tx) (err error) {

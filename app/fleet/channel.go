@@ -262,8 +262,8 @@ func (f *Fleet) ClientExchange(ctx context.Context, id string, m ClientMove) (Cl
 	c := &f.channels
 	timer := time.NewTimer(min(max(m.Wait, 0), maxPoll))
 	defer timer.Stop()
-	over := m.Wait <= 0
-	for {
+	var err error
+	for over := m.Wait <= 0; ; {
 		c.mu.Lock()
 		ch := c.byID[id]
 		if ch == nil || ch.term != nil {
@@ -280,14 +280,8 @@ func (f *Fleet) ClientExchange(ctx context.Context, id string, m ClientMove) (Cl
 		case news || over || gone != "":
 			return st, nil
 		}
-		select {
-		case <-change:
-		case <-timer.C:
-			over = true
-		case <-f.stopping:
-			over = true
-		case <-ctx.Done():
-			return ClientState{}, context.Cause(ctx)
+		if over, err = f.waits(ctx, change, timer); err != nil {
+			return ClientState{}, err
 		}
 	}
 }
@@ -374,8 +368,8 @@ func (f *Fleet) Exchange(ctx context.Context, runner string, q *wire.ExchangeReq
 	wait := min(max(time.Duration(q.GetWaitMs())*time.Millisecond, 0), maxPoll)
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
-	over := wait == 0
-	for {
+	var err error
+	for over := wait == 0; ; {
 		c.mu.Lock()
 		ch := c.byID[q.GetChannel()]
 		if ch == nil || ch.runner != runner || ch.assignment != q.GetAssignment() {
@@ -424,14 +418,8 @@ func (f *Fleet) Exchange(ctx context.Context, runner string, q *wire.ExchangeReq
 		if news || over || ended {
 			return res, nil
 		}
-		select {
-		case <-change:
-		case <-timer.C:
-			over = true
-		case <-f.stopping:
-			over = true
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+		if over, err = f.waits(ctx, change, timer); err != nil {
+			return nil, err
 		}
 	}
 }
@@ -533,4 +521,18 @@ func (ch *channel) serve(q *wire.ExchangeRequest, set *redact.Set, pieces []outP
 		ch.changed()
 	}
 	return res, news, ended
+}
+
+// waits until change, or over: the caller's time is up, or this Hub stops, and what is there is the answer.
+func (f *Fleet) waits(ctx context.Context, change <-chan struct{}, timer *time.Timer) (over bool, err error) {
+	select {
+	case <-change:
+		return false, nil
+	case <-timer.C:
+		return true, nil
+	case <-f.stopping:
+		return true, nil
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
 }

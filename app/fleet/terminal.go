@@ -281,8 +281,8 @@ func (f *Fleet) LookAt(ctx context.Context, id string, q Look) (View, error) {
 	c := &f.channels
 	timer := time.NewTimer(min(max(q.Wait, 0), maxPoll))
 	defer timer.Stop()
-	over := q.Wait <= 0
-	for {
+	var err error
+	for over := q.Wait <= 0; ; {
 		c.mu.Lock()
 		ch, v := c.viewer(id, q.Viewer)
 		if ch == nil {
@@ -308,14 +308,8 @@ func (f *Fleet) LookAt(ctx context.Context, id string, q Look) (View, error) {
 		if over || len(view.Data) > 0 || view.Ended || view.Gone != "" || view.Sizes != q.Sizes || view.InNext != q.InNext {
 			return view, nil
 		}
-		select {
-		case <-change:
-		case <-timer.C:
-			over = true
-		case <-f.stopping:
-			return view, nil
-		case <-ctx.Done():
-			return View{}, context.Cause(ctx)
+		if over, err = f.waits(ctx, change, timer); err != nil {
+			return View{}, err
 		}
 	}
 }
@@ -354,14 +348,8 @@ func (f *Fleet) Type(ctx context.Context, id, name string, offset int64, b []byt
 		if err != nil || over || next >= offset+int64(len(b)) || next < offset {
 			return next, err
 		}
-		select {
-		case <-change:
-		case <-timer.C:
-			over = true
-		case <-f.stopping:
-			over = true
-		case <-ctx.Done():
-			return next, context.Cause(ctx)
+		if over, err = f.waits(ctx, change, timer); err != nil {
+			return next, err
 		}
 	}
 }

@@ -161,26 +161,8 @@ func phases(all []wire.Phase) string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-// phase names one as the Hub's pages do; what a Runner calls another one is its own word.
-func phase(name string) string {
-	switch name {
-	case wire.PhaseImage:
-		return "Image"
-	case wire.PhaseDocker:
-		return "Docker"
-	case wire.PhaseBootstrap:
-		return "Bootstrap script"
-	case wire.PhaseSnapshot:
-		return "Snapshot"
-	case wire.PhaseClone:
-		return "Clone"
-	case wire.PhaseBoot:
-		return "Boot"
-	case wire.PhaseStart:
-		return "Start script"
-	}
-	return fit(plain(name), 40)
-}
+// phase is the title of one, safe for a check run.
+func phase(name string) string { return fit(plain(wire.PhaseTitle(name)), 40) }
 
 func took(d time.Duration) string {
 	if d < 0 {

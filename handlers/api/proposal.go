@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"net/http"
-	"strconv"
 
 	"github.com/gorilla/mux"
 
@@ -13,15 +12,8 @@ import (
 	"github.com/claude-hub/claude-hub/app/proposal"
 	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/handlers/api/schema"
+	"github.com/claude-hub/claude-hub/handlers/request"
 )
-
-func proposalNumber(r *http.Request) (int, error) {
-	n, err := strconv.Atoi(mux.Vars(r)["proposal"])
-	if err != nil || n < 1 {
-		return 0, fault.New(fault.NotFound, "This Repo has no such pull request.")
-	}
-	return n, nil
-}
 
 func (a *api) proposals(w http.ResponseWriter, r *http.Request, g access.Grant) error {
 	return a.answerChanged(w, r, environment.TopicOf(g.Repo()), func(ctx context.Context) (any, error) {
@@ -49,7 +41,7 @@ func proposalOf(p proposal.Proposal) schema.Proposal {
 }
 
 func (a *api) proposal(w http.ResponseWriter, r *http.Request, g access.Grant) error {
-	number, err := proposalNumber(r)
+	number, err := request.ProposalNumber(r)
 	if err != nil {
 		return err
 	}
@@ -81,7 +73,7 @@ func (a *api) proposal(w http.ResponseWriter, r *http.Request, g access.Grant) e
 }
 
 func (a *api) testProposal(w http.ResponseWriter, r *http.Request, g access.Grant) error {
-	number, err := proposalNumber(r)
+	number, err := request.ProposalNumber(r)
 	if err != nil {
 		return err
 	}
@@ -104,7 +96,7 @@ func (a *api) testProposal(w http.ResponseWriter, r *http.Request, g access.Gran
 }
 
 func (a *api) enterProposed(w http.ResponseWriter, r *http.Request, g access.Grant) error {
-	number, err := proposalNumber(r)
+	number, err := request.ProposalNumber(r)
 	if err != nil {
 		return err
 	}
@@ -124,7 +116,7 @@ func (a *api) enterProposed(w http.ResponseWriter, r *http.Request, g access.Gra
 }
 
 func (a *api) applyProposal(w http.ResponseWriter, r *http.Request, g access.Grant) error {
-	number, err := proposalNumber(r)
+	number, err := request.ProposalNumber(r)
 	if err != nil {
 		return err
 	}
@@ -140,7 +132,7 @@ func (a *api) applyProposal(w http.ResponseWriter, r *http.Request, g access.Gra
 }
 
 func (a *api) adoptProposal(w http.ResponseWriter, r *http.Request, g access.Grant) error {
-	number, err := proposalNumber(r)
+	number, err := request.ProposalNumber(r)
 	if err != nil {
 		return err
 	}
@@ -156,7 +148,7 @@ func (a *api) adoptProposal(w http.ResponseWriter, r *http.Request, g access.Gra
 }
 
 func (a *api) lookAtProposal(w http.ResponseWriter, r *http.Request, g access.Grant) error {
-	number, err := proposalNumber(r)
+	number, err := request.ProposalNumber(r)
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/fault"
-	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/handlers/api/schema"
 )
 
@@ -68,7 +67,7 @@ func (a *api) createToken(w http.ResponseWriter, r *http.Request, who access.Per
 		o.Scopes = append(o.Scopes, access.Scope(s))
 	}
 	for _, name := range in.Repos {
-		g, err := a.called(r.Context(), who, name)
+		g, err := a.Gate.Called(r.Context(), who, name)
 		if errors.Is(err, access.ErrNotFound) {
 			return fault.Field("repos", "There is no Repo %s, or you have no access to it.", name)
 		}
@@ -90,14 +89,6 @@ func (a *api) createToken(w http.ResponseWriter, r *http.Request, who access.Per
 		return err
 	}
 	return answer(w, http.StatusCreated, schema.MadeToken{Token: made, Secret: secret})
-}
-
-// called finds a Repo by its id or its name.
-func (a *api) called(ctx context.Context, who access.Person, name string) (access.Grant, error) {
-	if id, ok := github.ParseRepoID(name); ok {
-		return a.Gate.Repo(ctx, who, id)
-	}
-	return a.Gate.Named(ctx, who, name)
 }
 
 func (a *api) revokeToken(w http.ResponseWriter, r *http.Request, who access.Person) error {

@@ -7,8 +7,10 @@ import (
 	"encoding/hex"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
+	"github.com/gorilla/mux"
 	"github.com/rs/zerolog"
 
 	"github.com/claude-hub/claude-hub/app/fault"
@@ -77,4 +79,13 @@ func Status(code fault.Code) int {
 		return http.StatusServiceUnavailable
 	}
 	return http.StatusInternalServerError
+}
+
+// ProposalNumber is the pull request of the path: one answer for what is malformed and what there can't be.
+func ProposalNumber(r *http.Request) (int, error) {
+	n, err := strconv.Atoi(mux.Vars(r)["proposal"])
+	if err != nil || n < 1 {
+		return 0, fault.New(fault.NotFound, "This Repo has no such pull request.")
+	}
+	return n, nil
 }

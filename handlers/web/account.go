@@ -13,7 +13,6 @@ import (
 
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/fault"
-	"github.com/claude-hub/claude-hub/app/github"
 )
 
 type accountPage struct {
@@ -184,7 +183,7 @@ func (w *Web) makeToken(ctx context.Context, who access.Person, o *access.TokenO
 	}
 	o.Name, o.Life = strings.TrimSpace(form.Value("name")), time.Duration(days)*24*time.Hour
 	for _, name := range strings.Fields(strings.ReplaceAll(form.Value("repos"), ",", " ")) {
-		g, err := w.called(ctx, who, name)
+		g, err := w.d.Gate.Called(ctx, who, name)
 		if errors.Is(err, access.ErrNotFound) {
 			return "", access.Token{}, fault.Field("repos", "There is no Repo %s, or you have no access to it.", name)
 		}
@@ -194,14 +193,6 @@ func (w *Web) makeToken(ctx context.Context, who access.Person, o *access.TokenO
 		o.Repos = append(o.Repos, g.Repo().ID)
 	}
 	return w.d.Gate.CreateToken(ctx, who, *o)
-}
-
-// called finds a Repo by its id or its name.
-func (w *Web) called(ctx context.Context, who access.Person, name string) (access.Grant, error) {
-	if id, ok := github.ParseRepoID(name); ok {
-		return w.d.Gate.Repo(ctx, who, id)
-	}
-	return w.d.Gate.Named(ctx, who, name)
 }
 
 func (w *Web) revokeToken(rw http.ResponseWriter, r *http.Request, who access.Person) error {

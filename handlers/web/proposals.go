@@ -7,13 +7,12 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/gorilla/mux"
-
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/app/proposal"
 	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/envspec"
+	"github.com/claude-hub/claude-hub/handlers/request"
 )
 
 type proposalsPage struct {
@@ -77,15 +76,6 @@ type ProposedValue struct {
 	Lost              bool
 }
 
-// proposalNumber is the pull request that the path names.
-func proposalNumber(r *http.Request) (int, error) {
-	n, err := strconv.Atoi(mux.Vars(r)["proposal"])
-	if err != nil || n < 1 {
-		return 0, fault.New(fault.NotFound, "This Repo has no such pull request.")
-	}
-	return n, nil
-}
-
 func proposalPath(g access.Grant, number int) string {
 	return "/repos/" + g.Repo().ID.String() + "/proposals/" + strconv.Itoa(number)
 }
@@ -105,7 +95,7 @@ func (w *Web) proposal(rw http.ResponseWriter, r *http.Request, g access.Grant) 
 }
 
 func (w *Web) proposalPage(r *http.Request, g access.Grant) (proposalPage, error) {
-	number, err := proposalNumber(r)
+	number, err := request.ProposalNumber(r)
 	if err != nil {
 		return proposalPage{}, err
 	}
@@ -166,7 +156,7 @@ func (w *Web) refusedOn(rw http.ResponseWriter, r *http.Request, g access.Grant,
 }
 
 func (w *Web) testProposal(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
-	number, err := proposalNumber(r)
+	number, err := request.ProposalNumber(r)
 	if err == nil {
 		err = parseForm(r)
 	}
@@ -181,7 +171,7 @@ func (w *Web) testProposal(rw http.ResponseWriter, r *http.Request, g access.Gra
 }
 
 func (w *Web) applyProposal(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
-	number, err := proposalNumber(r)
+	number, err := request.ProposalNumber(r)
 	if err == nil {
 		err = parseForm(r)
 	}
@@ -200,7 +190,7 @@ func (w *Web) applyProposal(rw http.ResponseWriter, r *http.Request, g access.Gr
 }
 
 func (w *Web) adoptProposal(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
-	number, err := proposalNumber(r)
+	number, err := request.ProposalNumber(r)
 	if err == nil {
 		err = parseForm(r)
 	}
@@ -219,7 +209,7 @@ func (w *Web) adoptProposal(rw http.ResponseWriter, r *http.Request, g access.Gr
 }
 
 func (w *Web) lookAtProposal(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
-	number, err := proposalNumber(r)
+	number, err := request.ProposalNumber(r)
 	if err != nil {
 		return err
 	}
@@ -244,7 +234,7 @@ func (w *Web) proposedValuePage(rw http.ResponseWriter, r *http.Request, g acces
 }
 
 func (w *Web) showProposedValue(rw http.ResponseWriter, r *http.Request, g access.Grant, status int, form Form, retype bool) error {
-	number, err := proposalNumber(r)
+	number, err := request.ProposalNumber(r)
 	if err != nil {
 		return err
 	}
@@ -267,7 +257,7 @@ func (w *Web) showProposedValue(rw http.ResponseWriter, r *http.Request, g acces
 }
 
 func (w *Web) enterProposedValue(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
-	number, err := proposalNumber(r)
+	number, err := request.ProposalNumber(r)
 	if err != nil {
 		return err
 	}

@@ -46,9 +46,9 @@ func testRows(tests []environment.TestBuild, runners []fleet.Runner, now time.Ti
 			Took: took(end.Sub(t.CreatedAt)), Final: t.Final(), PullRequest: t.PullRequest,
 		}
 		if f := t.Detail.Failure; f != nil {
-			row.Phase = phaseTitle(f.Phase)
+			row.Phase = wire.PhaseTitle(f.Phase)
 		} else if n := len(t.Detail.Phases); n > 0 && !t.Final() {
-			row.Phase = phaseTitle(t.Detail.Phases[n-1].Name)
+			row.Phase = wire.PhaseTitle(t.Detail.Phases[n-1].Name)
 		}
 		rows = append(rows, row)
 	}
@@ -157,7 +157,7 @@ type Phase struct {
 func phases(list []wire.Phase, now time.Time) []Phase {
 	out := make([]Phase, 0, len(list))
 	for _, p := range list {
-		v := Phase{Title: phaseTitle(p.Name), State: p.State, Note: p.Note}
+		v := Phase{Title: wire.PhaseTitle(p.Name), State: p.State, Note: p.Note}
 		switch {
 		case p.State == wire.PhaseSkipped:
 		case p.Ended != 0:
@@ -173,26 +173,6 @@ func phases(list []wire.Phase, now time.Time) []Phase {
 	return out
 }
 
-func phaseTitle(name string) string {
-	switch name {
-	case wire.PhaseImage:
-		return "Image"
-	case wire.PhaseDocker:
-		return "Docker"
-	case wire.PhaseBootstrap:
-		return "Bootstrap script"
-	case wire.PhaseSnapshot:
-		return "Snapshot"
-	case wire.PhaseClone:
-		return "Clone"
-	case wire.PhaseBoot:
-		return "Boot"
-	case wire.PhaseStart:
-		return "Start script"
-	}
-	return name
-}
-
 // Failure is why something ended badly, as a page shows it.
 type Failure struct {
 	Heading, Message, Exit, LastLines string
@@ -204,7 +184,7 @@ func failure(f *wire.Failure) *Failure {
 	}
 	v := &Failure{Heading: "Failed", Message: f.Message}
 	if f.Phase != "" {
-		v.Heading = phaseTitle(f.Phase) + " failed"
+		v.Heading = wire.PhaseTitle(f.Phase) + " failed"
 	}
 	switch f.Code {
 	case "cancelled":
@@ -214,7 +194,7 @@ func failure(f *wire.Failure) *Failure {
 	case "timeout":
 		v.Heading = "Out of time"
 		if f.Phase != "" {
-			v.Heading += " in: " + phaseTitle(f.Phase)
+			v.Heading += " in: " + wire.PhaseTitle(f.Phase)
 		}
 	}
 	switch {
