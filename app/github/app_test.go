@@ -1,6 +1,7 @@
 package github_test
 
 import (
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -59,7 +60,7 @@ func TestNewRefusesCredentialsThatCouldNotWork(t *testing.T) {
 		}, "webhook secret is empty"},
 		"no key": {func(o *github.Options) { o.Credentials.PrivateKey = github.NewSecret("x") }, "no PEM"},
 		"another key": {func(o *github.Options) {
-			o.Credentials.PrivateKey = github.NewSecret("-----BEGIN RSA PRIVATE KEY-----\nAAAA\n-----END RSA PRIVATE KEY-----\n")
+			o.Credentials.PrivateKey = github.NewSecret(string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: []byte("no key")})))
 		}, "no RSA key"},
 		"a strange web":       {func(o *github.Options) { o.Endpoints.Web = "ftp://x" }, "no address of GitHub"},
 		"a relative callback": {func(o *github.Options) { o.Callback = "/callback" }, "come back to"},
