@@ -56,7 +56,7 @@ func openSetup(ctx context.Context, s *setup.Service, console io.Writer, log zer
 }
 
 // introduce says in the log which GitHub App the Hub is, and what it lacks. GitHub may be away: then it says that.
-func introduce(ctx context.Context, holder *github.Holder, log zerolog.Logger) {
+func introduce(ctx context.Context, holder *github.Holder, s *setup.Service, log zerolog.Logger) {
 	app, err := holder.App()
 	if err != nil {
 		return
@@ -77,7 +77,7 @@ func introduce(ctx context.Context, holder *github.Holder, log zerolog.Logger) {
 	}
 	log.Info().Int64("app", self.ID).Str("slug", self.Slug).Str("owner", self.Owner.Login).Str("github", app.Endpoints().Web).
 		Msgf("the Hub is the GitHub App %q", self.Name)
-	if lacking := github.Lacking(self.Permissions); len(lacking) > 0 {
+	if lacking := s.Lacking(self.Permissions); len(lacking) > 0 {
 		log.Warn().Strs("permissions", lacking).Msgf("the GitHub App lacks permissions: grant them in its settings, %s", app.Endpoints().AppPage(self.Slug))
 	}
 }

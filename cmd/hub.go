@@ -189,7 +189,7 @@ func (h *hub) run(ctx context.Context) error {
 	kept := make(chan struct{})
 	go func() { h.seal.Keep(known); close(kept) }()
 	introduced := make(chan struct{})
-	go func() { introduce(known, h.app, h.log); close(introduced) }()
+	go func() { introduce(known, h.app, h.setup, h.log); close(introduced) }()
 	h.log.Info().Str("url", h.url).Msg("the Hub serves")
 	var err error
 	if h.console != nil && !devMode(h.cfg) {

@@ -127,8 +127,8 @@ func issue(tx *store.Tx, who *Person, c credential) (secret string, err error) {
 		}
 		repos = string(b)
 	}
-	secret = newSecret()
-	h := hash(secret)
+	secret = NewSecret()
+	h := HashSecret(secret)
 	if _, err := tx.Exec(insertCredentialSQL, h, who.id, c.kind, store.Text(c.name), now.UnixMilli(), now.Add(c.life).UnixMilli(), join(c.scopes), repos); err != nil {
 		return "", fmt.Errorf("save credential: %w", err)
 	}
@@ -175,7 +175,7 @@ func (g *Gate) whose(ctx context.Context, secret, kind string) (Person, error) {
 			var k, scopes string
 			var repos sql.NullString
 			var seen, expires int64
-			if err := tx.Row(credentialSQL, hash(secret)).Scan(append([]any{
+			if err := tx.Row(credentialSQL, HashSecret(secret)).Scan(append([]any{
 				&who.id, &who.source, &who.login, &who.github, &k, &seen, &expires, &scopes, &repos}, v.standing.dest()...)...); err != nil {
 				return err
 			}
@@ -184,7 +184,7 @@ func (g *Gate) whose(ctx context.Context, secret, kind string) (Person, error) {
 				return store.ErrNotFound
 			}
 			unseen = now-seen > seenEvery(kind).Milliseconds()
-			who.credential = string(hash(secret))
+			who.credential = string(HashSecret(secret))
 			if kind == kindToken {
 				who.limits = &limits{scopes: split(scopes), expires: time.UnixMilli(expires)}
 				if repos.Valid {
@@ -216,7 +216,7 @@ func (g *Gate) whose(ctx context.Context, secret, kind string) (Person, error) {
 	}
 	if unseen {
 		err = g.db.Write(ctx, func(tx *store.Tx) error {
-			_, err := tx.Exec(seenSQL, hash(secret), tx.Now().UnixMilli())
+			_, err := tx.Exec(seenSQL, HashSecret(secret), tx.Now().UnixMilli())
 			return err
 		})
 	}
@@ -227,12 +227,12 @@ func (g *Gate) whose(ctx context.Context, secret, kind string) (Person, error) {
 func (g *Gate) SignOut(ctx context.Context, secret string) error {
 	return g.db.Write(ctx, func(tx *store.Tx) error {
 		var person, kind string
-		err := tx.Row(credentialOfSQL, hash(secret)).Scan(&person, &kind)
+		err := tx.Row(credentialOfSQL, HashSecret(secret)).Scan(&person, &kind)
 		if errors.Is(err, store.ErrNotFound) {
 			return nil
 		}
 		if err == nil {
-			_, err = tx.Exec(deleteCredentialSQL, hash(secret))
+			_, err = tx.Exec(deleteCredentialSQL, HashSecret(secret))
 		}
 		if err != nil {
 			return fmt.Errorf("sign out: %w", err)
@@ -263,13 +263,15 @@ func (g *Gate) Browsers(ctx context.Context, who Person) (n int, err error) {
 	return n, err
 }
 
-func newSecret() string {
+// NewSecret is 256 random bits as text that goes into addresses and cookies.
+func NewSecret() string {
 	b := make([]byte, 32)
 	rand.Read(b)
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-func hash(secret string) []byte {
+// HashSecret is what is stored of a NewSecret.
+func HashSecret(secret string) []byte {
 	h := sha256.Sum256([]byte(secret))
 	return h[:]
 }

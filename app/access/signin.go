@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"time"
 
@@ -58,18 +59,18 @@ func (g *Gate) howToInstall() string {
 	return "The Hub's operator knows how to install its App."
 }
 
-// BeginSignIn starts a sign-in: the browser is sent to url, and keeps the secret browser, in a cookie of its own, until it
+// BeginSignIn starts a sign-in: the browser is sent to address, and keeps the secret browser, in a cookie of its own, until it
 // comes back. returnTo is a path of the Hub; anything else becomes "/". What was begun is good once, within SignInLife.
-func (g *Gate) BeginSignIn(ctx context.Context, returnTo string) (url, browser string, err error) {
+func (g *Gate) BeginSignIn(ctx context.Context, returnTo string) (address, browser string, err error) {
 	app, err := g.App()
 	if err != nil {
 		return "", "", err
 	}
-	state, browser, verifier := newSecret(), newSecret(), github.NewVerifier()
-	if url, err = app.SignInURL(state, verifier); err != nil {
+	state, browser, verifier := NewSecret(), NewSecret(), github.NewVerifier()
+	if address, err = app.SignInURL(state, verifier); err != nil {
 		return "", "", fault.New(fault.Refused, "%s", words(err))
 	}
-	id := hex.EncodeToString(hash(state))
+	id := hex.EncodeToString(HashSecret(state))
 	err = g.db.Write(ctx, func(tx *store.Tx) error {
 		if _, err := tx.Exec(oldSignInsSQL, tx.Now().UnixMilli()); err != nil {
 			return fmt.Errorf("delete old sign-ins: %w", err)
@@ -84,22 +85,24 @@ func (g *Gate) BeginSignIn(ctx context.Context, returnTo string) (url, browser s
 		if err != nil {
 			return fmt.Errorf("seal the verifier: %w", err)
 		}
-		_, err = tx.Exec(insertSignInSQL, id, hash(browser), store.Text(local(returnTo)), sealed, key, tx.Now().Add(SignInLife).UnixMilli())
+		_, err = tx.Exec(insertSignInSQL, id, HashSecret(browser), store.Text(LocalPath(returnTo)), sealed, key, tx.Now().Add(SignInLife).UnixMilli())
 		return err
 	})
 	if err != nil {
 		return "", "", err
 	}
-	return url, browser, nil
+	return address, browser, nil
 }
 
 func verifierOf(id string) seal.Place {
 	return seal.Place{Table: "sign_ins", Column: "verifier", Row: id}
 }
 
-// local keeps a path of this Hub and nothing that a browser could take for another host.
-func local(path string) string {
-	if !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || len(path) > 2048 ||
+// LocalPath keeps a path of this Hub; what a browser could take for another host becomes "/".
+func LocalPath(path string) string {
+	u, err := url.Parse(path)
+	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || strings.HasPrefix(u.Path, "//") ||
+		!strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || len(path) > 2048 ||
 		strings.ContainsFunc(path, func(r rune) bool { return r == '\\' || r < ' ' || r == 0x7f }) {
 		return "/"
 	}
@@ -133,7 +136,7 @@ func (g *Gate) FinishSignIn(ctx context.Context, browser, state, code string) (w
 
 // takeSignIn ends what was begun under state, whether or not this browser began it.
 func (g *Gate) takeSignIn(ctx context.Context, browser, state string) (verifier github.Secret, returnTo string, err error) {
-	id := hex.EncodeToString(hash(state))
+	id := hex.EncodeToString(HashSecret(state))
 	err = g.db.Write(ctx, func(tx *store.Tx) error {
 		verifier = github.Secret{}
 		var began, sealed []byte
@@ -148,7 +151,7 @@ func (g *Gate) takeSignIn(ctx context.Context, browser, state string) (verifier 
 		if _, err := tx.Exec(deleteSignInSQL, id); err != nil {
 			return fmt.Errorf("end the sign-in: %w", err)
 		}
-		if subtle.ConstantTimeCompare(began, hash(browser)) != 1 || !tx.Now().Before(expires) || sealed == nil {
+		if subtle.ConstantTimeCompare(began, HashSecret(browser)) != 1 || !tx.Now().Before(expires) || sealed == nil {
 			return nil
 		}
 		plain, err := g.seal.Open(verifierOf(id), sealed)

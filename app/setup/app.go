@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/audit"
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/app/github"
@@ -166,7 +167,7 @@ func (s *Service) save(ctx context.Context, visit string, a accepted) error {
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(endChangesSQL, hash(visit)); err != nil {
+		if _, err := tx.Exec(endChangesSQL, access.HashSecret(visit)); err != nil {
 			return fmt.Errorf("end the browser's right to change it: %w", err)
 		}
 		tx.Wake(topic)

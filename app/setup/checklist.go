@@ -134,7 +134,7 @@ func (s *Service) permissionStep(app *github.App, a answers) Step {
 	}
 	step.Says = "Permissions: " + granted(s.wanted()) + "."
 	var wrong []string
-	if lacking := s.lacking(a.self.Permissions); len(lacking) > 0 {
+	if lacking := s.Lacking(a.self.Permissions); len(lacking) > 0 {
 		wrong = append(wrong, "It lacks the permissions "+strings.Join(lacking, ", ")+".")
 	}
 	var events []string
@@ -231,7 +231,7 @@ func (s *Service) installationSteps(all []Installation, mine func(int64) bool) [
 
 func (s *Service) trouble(i Installation) (Step, bool) {
 	step := Step{ID: fmt.Sprintf("installation-%d", i.ID), Title: "The installation on " + i.Account.Login, State: Wrong, Link: i.URL, Label: "Its settings at GitHub"}
-	lacking := s.lacking(i.Permissions)
+	lacking := s.Lacking(i.Permissions)
 	if i.Account.Type == "User" { // a person has no members
 		lacking = slices.DeleteFunc(lacking, func(p string) bool { return strings.HasPrefix(p, "members:") })
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/audit"
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/app/github"
@@ -53,7 +54,7 @@ func (s *Service) Take(ctx context.Context, visit string, v Values) error {
 	}
 	makeHook := v.WebhookSecret.Empty()
 	if makeHook {
-		cred.WebhookSecrets[0] = github.NewSecret(newSecret())
+		cred.WebhookSecrets[0] = github.NewSecret(access.NewSecret())
 	}
 	app, err := s.o.Connect(s.o.At(web), cred)
 	if err != nil { // of the rest the form is right
@@ -63,7 +64,7 @@ func (s *Service) Take(ctx context.Context, visit string, v Values) error {
 	if err != nil {
 		return err
 	}
-	if lacking := s.lacking(self.Permissions); len(lacking) > 0 && !v.Lacking {
+	if lacking := s.Lacking(self.Permissions); len(lacking) > 0 && !v.Lacking {
 		return fault.Field("permissions", "The App lacks permissions: %s. Grant them in its settings (%s) and send this again; or take it as it is: what needs them doesn't work.",
 			strings.Join(lacking, ", "), app.Endpoints().AppPage(self.Slug))
 	}
@@ -116,7 +117,7 @@ func (s *Service) examine(ctx context.Context, app *github.App, cred github.Cred
 		return self, fault.Field("client-id", "This is not the client id of the App %q.", self.Name)
 	}
 	// A code that never was: GitHub first says whether it knows the client.
-	_, err = app.Exchange(ctx, github.NewSecret(newSecret()), github.NewVerifier())
+	_, err = app.Exchange(ctx, github.NewSecret(access.NewSecret()), github.NewVerifier())
 	switch {
 	case err == nil || github.Unauthorized.Is(err):
 		return self, nil
@@ -133,7 +134,7 @@ func (s *Service) examine(ctx context.Context, app *github.App, cred github.Cred
 // GitHub has the new one until HookOverlap after.
 func (s *Service) RotateHook(ctx context.Context, visit string) error {
 	var id string
-	secret := github.NewSecret(newSecret())
+	secret := github.NewSecret(access.NewSecret())
 	err := s.db.Write(ctx, func(tx *store.Tx) error {
 		changes, _, err := visitIn(tx, visit)
 		switch {

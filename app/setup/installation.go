@@ -274,7 +274,7 @@ func (s *Service) BeginInstall(ctx context.Context) (to, browser string, err err
 			return "", "", said(err)
 		}
 	}
-	browser = newSecret()
+	browser = access.NewSecret()
 	var state string
 	err = s.db.Write(ctx, func(tx *store.Tx) (err error) {
 		if _, err := tx.Exec(pruneStatesSQL, tx.Now()); err != nil {

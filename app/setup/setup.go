@@ -254,8 +254,8 @@ func (s *Service) wanted() map[string]string {
 	return p
 }
 
-// lacking lists which of them are missing from those granted.
-func (s *Service) lacking(granted map[string]string) []string {
+// Lacking lists which permissions this Hub needs and those granted miss.
+func (s *Service) Lacking(granted map[string]string) []string {
 	all := github.Lacking(granted)
 	if has := granted["contents"]; s.o.Push && has != "write" && has != "admin" {
 		all = slices.DeleteFunc(all, func(p string) bool { return strings.HasPrefix(p, "contents:") })

@@ -2,13 +2,11 @@ package setup
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/audit"
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/store"
@@ -30,13 +28,13 @@ func (s *Service) NewToken(ctx context.Context, by string, changes bool) (token 
 	if s.o.Given != nil {
 		return "", time.Time{}, errGiven
 	}
-	token = newSecret()
+	token = access.NewSecret()
 	err = s.db.Write(ctx, func(tx *store.Tx) error {
 		expires = tx.Now().Add(TokenLife)
 		if _, err := tx.Exec(pruneTokensSQL, tx.Now()); err != nil {
 			return fmt.Errorf("drop old tokens: %w", err)
 		}
-		if _, err := tx.Exec(addTokenSQL, hash(token), changes, tx.Now(), expires); err != nil {
+		if _, err := tx.Exec(addTokenSQL, access.HashSecret(token), changes, tx.Now(), expires); err != nil {
 			return fmt.Errorf("save the token: %w", err)
 		}
 		return audit.Record(tx, audit.Entry{Who: by, Action: "setup.token", Detail: map[string]any{"changes": changes, "expires": expires.Format(time.RFC3339)}})
@@ -53,10 +51,10 @@ func (s *Service) Enter(ctx context.Context, token string) (visit string, expire
 	if s.o.Given != nil {
 		return "", time.Time{}, errGiven
 	}
-	visit = newSecret()
+	visit = access.NewSecret()
 	err = s.db.Write(ctx, func(tx *store.Tx) error {
 		var changes bool
-		switch err := tx.Row(tokenSQL, hash(token), tx.Now()).Scan(&changes); {
+		switch err := tx.Row(tokenSQL, access.HashSecret(token), tx.Now()).Scan(&changes); {
 		case errors.Is(err, store.ErrNotFound):
 			return errToken
 		case err != nil:
@@ -67,11 +65,11 @@ func (s *Service) Enter(ctx context.Context, token string) (visit string, expire
 				return fmt.Errorf("drop what is old: %w", err)
 			}
 		}
-		if _, err := tx.Exec(dropTokenSQL, hash(token)); err != nil {
+		if _, err := tx.Exec(dropTokenSQL, access.HashSecret(token)); err != nil {
 			return fmt.Errorf("end the token: %w", err)
 		}
 		expires = tx.Now().Add(VisitLife)
-		if _, err := tx.Exec(addVisitSQL, hash(visit), changes, tx.Now(), expires); err != nil {
+		if _, err := tx.Exec(addVisitSQL, access.HashSecret(visit), changes, tx.Now(), expires); err != nil {
 			return fmt.Errorf("save the browser: %w", err)
 		}
 		return audit.Record(tx, audit.Entry{Who: console, Action: "setup.enter", Detail: map[string]any{"changes": changes}})
@@ -113,7 +111,7 @@ func (s *Service) Visit(ctx context.Context, visit string) (v Visit, err error) 
 }
 
 func visitIn(tx *store.Tx, visit string) (changes bool, expires time.Time, err error) {
-	err = tx.Row(visitSQL, hash(visit), tx.Now()).Scan(&changes, store.At(&expires))
+	err = tx.Row(visitSQL, access.HashSecret(visit), tx.Now()).Scan(&changes, store.At(&expires))
 	if errors.Is(err, store.ErrNotFound) {
 		return false, time.Time{}, errVisit
 	}
@@ -144,8 +142,8 @@ const (
 
 // newState keeps what the browser is sent to GitHub with, for that browser and one return.
 func newState(tx *store.Tx, browser, kind, detail string, life time.Duration) (state string, err error) {
-	state = newSecret()
-	if _, err := tx.Exec(addStateSQL, hash(state), hash(browser), kind, detail, tx.Now().Add(life)); err != nil {
+	state = access.NewSecret()
+	if _, err := tx.Exec(addStateSQL, access.HashSecret(state), access.HashSecret(browser), kind, detail, tx.Now().Add(life)); err != nil {
 		return "", fmt.Errorf("save the state: %w", err)
 	}
 	return state, nil
@@ -157,26 +155,15 @@ func takeState(tx *store.Tx, browser, state, kind string) (detail string, ok boo
 	if browser == "" || state == "" {
 		return "", false, nil
 	}
-	err = tx.Row(stateSQL, hash(state), hash(browser), kind, tx.Now()).Scan(&detail)
+	err = tx.Row(stateSQL, access.HashSecret(state), access.HashSecret(browser), kind, tx.Now()).Scan(&detail)
 	if errors.Is(err, store.ErrNotFound) {
 		return "", false, nil
 	}
 	if err != nil {
 		return "", false, fmt.Errorf("look up the state: %w", err)
 	}
-	if _, err := tx.Exec(dropStateSQL, hash(state)); err != nil {
+	if _, err := tx.Exec(dropStateSQL, access.HashSecret(state)); err != nil {
 		return "", false, fmt.Errorf("end the state: %w", err)
 	}
 	return detail, true, nil
-}
-
-func newSecret() string {
-	b := make([]byte, 32)
-	rand.Read(b)
-	return base64.RawURLEncoding.EncodeToString(b)
-}
-
-func hash(secret string) []byte {
-	h := sha256.Sum256([]byte(secret))
-	return h[:]
 }

@@ -63,9 +63,8 @@ func (w *Web) notSent(rw http.ResponseWriter, r *http.Request) error {
 
 // local is a path on this Hub, or "/" for anything else: a link to the sign-in page must not lead away afterwards.
 func local(to string) string {
-	u, err := url.Parse(to)
-	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") ||
-		strings.ContainsAny(to, "\\\r\n\t") || strings.HasPrefix(u.Path, "//") || strings.HasPrefix(u.Path, "/sign-") || strings.HasPrefix(u.Path, "/auth/") {
+	to = access.LocalPath(to)
+	if u, err := url.Parse(to); err != nil || strings.HasPrefix(u.Path, "/sign-") || strings.HasPrefix(u.Path, "/auth/") {
 		return "/"
 	}
 	return to
