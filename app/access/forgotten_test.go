@@ -102,3 +102,21 @@ func TestWhatIsToldWhileSomebodySignsInFirstIsNotLost(t *testing.T) {
 		})
 	}
 }
+
+func TestWhoWasForgottenSignsInAgain(t *testing.T) {
+	each(t, func(t *testing.T, r *rig) {
+		r.repo.Allow(r.ana, "write")
+		for range 2 {
+			ana, _ := r.in(r.ana)
+			if _, err := r.Repo(t.Context(), ana, github.RepoID(r.repo.ID)); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.ForgetPerson(t.Context(), r.ana.ID); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.ForgetRepo(t.Context(), github.RepoID(r.repo.ID)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

@@ -206,7 +206,7 @@ func (g *Gate) admit(ctx context.Context, app *github.App, tokens github.UserTok
 		} else if old {
 			heard--
 		}
-		if _, err := tx.Exec(signInPersonSQL, who.id, app.ID(), sealed, key, g.byOurClock(tokens.Expires), asked.UnixMilli(), heard); err != nil {
+		if _, err := tx.Exec(signInPersonSQL, who.id, app.ID(), sealed, key, g.byOurClock(tokens.Expires), asked.UnixMilli(), heard, forgets); err != nil {
 			return fmt.Errorf("save the tokens: %w", err)
 		}
 		if err := g.keepList(tx, who.id, asked, list); err != nil {

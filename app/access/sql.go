@@ -68,7 +68,7 @@ FROM people p LEFT JOIN github_people g ON g.person_id = p.id `
 	standingSQL = `SELECT ` + standingColumns + ` FROM people p LEFT JOIN github_people g ON g.person_id = p.id WHERE p.id = $1`
 
 	signInPersonSQL = `INSERT INTO github_people (person_id, app_id, tokens, tokens_key_id, pair, access_expires, named_at, listed_at, forgets, heard)
-VALUES ($1, $2, $3, $4, 1, $5, $6, $6, 0, $7)
+VALUES ($1, $2, $3, $4, 1, $5, $6, $6, $8, $7)
 ON CONFLICT (person_id) DO UPDATE SET app_id = excluded.app_id, tokens = excluded.tokens, tokens_key_id = excluded.tokens_key_id,
 pair = github_people.pair + 1, access_expires = excluded.access_expires, named_at = excluded.named_at, listed_at = excluded.listed_at,
 heard = $7, claim = NULL, claim_until = NULL, retry_at = NULL, trouble = ''`
