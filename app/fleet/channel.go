@@ -351,13 +351,15 @@ func (f *Fleet) Exchange(ctx context.Context, runner string, q *wire.ExchangeReq
 	}
 	told := hits{where: "exec or terminal"}
 	defer func() { f.guard.tell(ctx, runner, q.GetAssignment(), told.where, told.n, told.names) }()
+	if err := f.holds(ctx, runner, q); errors.Is(err, ErrNoChannel) {
+		return &wire.ExchangeResponse{Gone: true}, nil
+	} else if err != nil {
+		return nil, err
+	}
+	var err error
 	var set *redact.Set
 	var pieces []outPiece
 	if len(q.GetOut()) > 0 || exit.Failed != "" || exit.Signal != "" {
-		if _, err := f.ChannelOf(q.GetChannel()); err != nil {
-			return &wire.ExchangeResponse{Gone: true}, nil
-		}
-		var err error
 		if set, err = f.guard.setOf(ctx, runner, q.GetAssignment()); err != nil {
 			return nil, err
 		}
@@ -368,7 +370,6 @@ func (f *Fleet) Exchange(ctx context.Context, runner string, q *wire.ExchangeReq
 	wait := min(max(time.Duration(q.GetWaitMs())*time.Millisecond, 0), maxPoll)
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
-	var err error
 	for over := wait == 0; ; {
 		c.mu.Lock()
 		ch := c.byID[q.GetChannel()]
@@ -422,6 +423,24 @@ func (f *Fleet) Exchange(ctx context.Context, runner string, q *wire.ExchangeReq
 			return nil, err
 		}
 	}
+}
+
+// holds refuses with ErrNoChannel what this Runner doesn't serve, always after the same statements. A Hub that was restarted hears
+// of a terminal here, or from the Runner's next Sync: whichever comes first.
+func (f *Fleet) holds(ctx context.Context, runner string, q *wire.ExchangeRequest) error {
+	known := func() bool {
+		f.channels.mu.Lock()
+		defer f.channels.mu.Unlock()
+		ch := f.channels.byID[q.GetChannel()]
+		return ch != nil && ch.runner == runner && ch.assignment == q.GetAssignment()
+	}
+	if known() {
+		return nil
+	}
+	if _, _, err := f.TerminalOf(ctx, q.GetChannel()); err != nil || known() {
+		return err
+	}
+	return ErrNoChannel
 }
 
 // outPiece is output as it came and as it is relayed.
