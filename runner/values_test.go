@@ -57,7 +57,7 @@ func TestValuesArriveByteForByteAndOnlyWhereTheyBelong(t *testing.T) {
 		plain("PATH_LIKE", "${APP_NAME}", "p3"),
 		plain("LANG", "POSIX", "p4"),
 		sensitive("PEM", pemValue, "s1", true),
-		sensitive("LARGE", strings.Repeat("aLargeValue64KiB", secret.Max/16-1)+"itsLastLineEnds\n", "s2", true),
+		sensitive("LARGE_OF_THESE", strings.Repeat("aLargeValue64KiB", secret.Max/16-1)+"itsLastLineEnds\n", "s2", true),
 		sensitive("JSON", `{"a":["b c d e f g"],"q":"\"'$"}`, "s3", false),
 	}
 	w.owner.give("", values...)
@@ -104,14 +104,14 @@ func TestValuesArriveByteForByteAndOnlyWhereTheyBelong(t *testing.T) {
 		}
 	}
 	term := w.open(session, wire.ChannelSpec{TTY: true, Rows: 24, Cols: 200})
-	term.move([]byte("printf %s \"$LARGE\" | sha256sum; printf '<%s>' \"$JSON\"\n"), false)
+	term.move([]byte("printf %s \"$LARGE_OF_THESE\" | sha256sum; printf '<%s>' \"$JSON\"\n"), false)
 	term.until(sum(values[5].Value))
 	term.until("<***>")
-	if out := w.sh(session, `printf '%s\n' "$JSON" "$PEM"; echo "$LARGE" | head -c 3000; tr '\0' '\n' </proc/self/environ`); strings.Contains(out, "b c d e") || strings.Contains(out, "MHcC") ||
+	if out := w.sh(session, `printf '%s\n' "$JSON" "$PEM"; echo "$LARGE_OF_THESE" | head -c 3000; tr '\0' '\n' </proc/self/environ`); strings.Contains(out, "b c d e") || strings.Contains(out, "MHcC") ||
 		strings.Contains(out, "64KiBaLarge") {
 		t.Errorf("an exec shows %.400q", out)
 	}
-	w.noneOnDisk("MHcCAQEEIB1n0tAReALk3yJustA7estF0rClaudeHubXoAoGCCqGSM49", `{"a":["b c d e f g"]`, "Value64KiBaLargeValue64KiB", "LARGE=")
+	w.noneOnDisk("MHcCAQEEIB1n0tAReALk3yJustA7estF0rClaudeHubXoAoGCCqGSM49", `{"a":["b c d e f g"]`, "Value64KiBaLargeValue64KiB", "LARGE_OF_THESE=")
 }
 
 // noneOnDisk fails when one of these stands in any file of the Runner's, its disks included, or on a command line of this
