@@ -1,6 +1,8 @@
 package github
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"strings"
 	"time"
@@ -37,6 +39,8 @@ type CheckEvent struct {
 	SHA              string
 	Name, ExternalID string
 	Button           string // requested_action: the Identifier of what was pressed
+	// Body is the SHA-256 of the signed payload: the same for what is sent again under another delivery id, which isn't signed.
+	Body string
 }
 
 // moment is a time in whatever form: webhooks have some that no parser of RFC 3339 takes, and no delivery may be lost for that.
@@ -114,11 +118,11 @@ func (d Delivery) Decode() (Event, error) {
 		}
 	case "check_run":
 		e.Check = CheckEvent{
-			Run: j.CheckRun.ID, Suite: j.CheckRun.Suite.ID, App: j.CheckRun.App.ID, SHA: j.CheckRun.SHA, Name: j.CheckRun.Name,
+			Body: digest(d.Payload), Run: j.CheckRun.ID, Suite: j.CheckRun.Suite.ID, App: j.CheckRun.App.ID, SHA: j.CheckRun.SHA, Name: j.CheckRun.Name,
 			ExternalID: j.CheckRun.ExternalID, Button: j.RequestedAction.Identifier,
 		}
 	case "check_suite":
-		e.Check = CheckEvent{Suite: j.CheckSuite.ID, App: j.CheckSuite.App.ID, SHA: j.CheckSuite.SHA}
+		e.Check = CheckEvent{Body: digest(d.Payload), Suite: j.CheckSuite.ID, App: j.CheckSuite.App.ID, SHA: j.CheckSuite.SHA}
 	case "merge_group":
 		e.MergeGroup = Side{Repo: e.Repo.ID, Ref: branch(j.MergeGroup.BaseRef), SHA: j.MergeGroup.HeadSHA}
 	case "installation":
@@ -137,6 +141,11 @@ func (d Delivery) Decode() (Event, error) {
 		e.Person = j.Membership.User.account()
 	}
 	return e, nil
+}
+
+func digest(payload []byte) string {
+	h := sha256.Sum256(payload)
+	return hex.EncodeToString(h[:])
 }
 
 // branch is the name in refs/heads/…, and "" for a tag.

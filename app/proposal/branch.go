@@ -155,7 +155,7 @@ func (s *Service) pushed(tx *store.Tx, g access.Grant, r github.Repository, sha 
 			p.Detail += "The draft on the Hub's pages has changes of its own, so it was left alone: apply or discard those, then save this file there, or propose it in a pull request."
 		}
 	}
-	return s.showParts(tx, g.Repo(), sha, []part{p}, showing{bump: how.bump})
+	return s.showParts(tx, g.Repo(), sha, []part{p}, showing{bump: how.bump, press: how.press})
 }
 
 // Queued is a merge queue's own commit: it is validated, and nothing else. The check run lets the queue go on.
@@ -201,12 +201,12 @@ func (s *Service) queued(ctx context.Context, repo github.RepoID, sha string, ho
 			o := p.judge()
 			v.Conclusion, v.Title, v.Annotations = o.conclusion, masked(o.title), addAnnotations(nil, p)
 		}
-		return s.complete(tx, v, showing{bump: how.bump})
+		return s.complete(tx, v, showing{bump: how.bump, press: how.press})
 	})
 }
 
 // againBranch is another look at a commit that speaks for no pull request.
-func (s *Service) againBranch(ctx context.Context, repo github.RepoID, sha string) error {
+func (s *Service) againBranch(ctx context.Context, repo github.RepoID, sha, press string) error {
 	var was branchRow
 	shown := false
 	if err := s.db.Read(ctx, func(tx *store.Tx) error {
@@ -225,7 +225,7 @@ func (s *Service) againBranch(ctx context.Context, repo github.RepoID, sha strin
 		return nil
 	}
 	if was.sha != sha {
-		return s.queued(ctx, repo, sha, look{bump: true})
+		return s.queued(ctx, repo, sha, look{bump: true, press: press})
 	}
 	app, err := s.github.App()
 	if err != nil {
@@ -238,7 +238,7 @@ func (s *Service) againBranch(ctx context.Context, repo github.RepoID, sha strin
 	if err != nil {
 		return away(err)
 	}
-	return s.trunk(ctx, app, r, look{afresh: true, bump: true})
+	return s.trunk(ctx, app, r, look{afresh: true, bump: true, press: press})
 }
 
 // applied has what is proposed shown against what is applied from now on.

@@ -217,7 +217,7 @@ func TestACommitThatSpeaksForNothingIsNotRerun(t *testing.T) {
 	r := one(t, proposal.Options{})
 	withFile(t, r, "image: node:22\n")
 	sha := r.repo.Push(r.ana, "side", "x", githubtest.Files{"x": githubtest.Text("x")})
-	must(t, r.RerunAll(t.Context(), r.id(), sha, account(r.ana)))
+	must(t, r.RerunAll(t.Context(), r.id(), github.CheckEvent{SHA: sha}, account(r.ana)))
 	if all := r.shown(sha, proposal.CheckName); len(all) != 0 {
 		t.Errorf("%+v", all)
 	}

@@ -32,13 +32,14 @@ const lateMerge = 3 * 24 * time.Hour
 
 // look is how to look.
 type look struct {
-	afresh bool // read files that were read at this commit before: what was wrong with them may be no longer
-	bump   bool // show another check run, whatever it says
+	afresh bool   // read files that were read at this commit before: what was wrong with them may be no longer
+	bump   bool   // show another check run, whatever it says
+	press  string // the body of the event that asks for it, if one does
 }
 
 // showing shows what is seen; another check run begins without the sentence that the one before was given.
 func (l look) showing(runners []fleet.Runner) showing {
-	how := showing{runners: runners, bump: l.bump}
+	how := showing{runners: runners, bump: l.bump, press: l.press}
 	if l.bump {
 		how.note = new(string)
 	}
@@ -417,7 +418,7 @@ func (s *Service) autoTest(ctx context.Context, repo github.RepoID, p Proposal, 
 	if err != nil || !wanted {
 		return err
 	}
-	_, err = s.start(ctx, g, p.Number, p.SHA, "", at.DefaultBranch)
+	_, err = s.start(ctx, g, p.Number, p.SHA, "", at.DefaultBranch, "")
 	if fault.Is(err, fault.Refused) || fault.Is(err, fault.Conflict) || fault.Is(err, fault.Unavailable) {
 		s.o.Log.Info().Err(err).Int64("repo", int64(repo)).Int("pull_request", p.Number).Msg("no Test build was started by itself")
 		return nil // a person who looks at the check run sees what is missing
@@ -425,15 +426,19 @@ func (s *Service) autoTest(ctx context.Context, repo github.RepoID, p Proposal, 
 	return err
 }
 
-// start starts a Test build of a pull request's draft at exactly one commit, for who has g. branch "" is asked of GitHub.
-func (s *Service) start(ctx context.Context, g access.Grant, number int, commit, runner, branch string) (environment.TestBuild, error) {
+// start starts a Test build of a pull request's draft at exactly one commit, for who has g. branch "" is asked of GitHub. press is
+// the body of the event that asks for it, if one does: where that led to one before, none is started, and there is no error.
+func (s *Service) start(ctx context.Context, g access.Grant, number int, commit, runner, branch, press string) (environment.TestBuild, error) {
 	tip, err := s.tip(ctx, g.Repo().ID, branch)
 	if err != nil {
 		return environment.TestBuild{}, err
 	}
 	var test environment.TestBuild
 	err = s.db.Write(ctx, func(tx *store.Tx) error {
-		var err error
+		fresh, err := once(tx, g.Repo().ID, press, testOf(number))
+		if err != nil || !fresh {
+			return err
+		}
 		test, err = s.env.TestProposed(tx, g, number, commit, tip, runner)
 		return err
 	})

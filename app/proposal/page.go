@@ -124,7 +124,7 @@ func (s *Service) Test(ctx context.Context, g access.Grant, number int, commit, 
 	if runner == "" {
 		return environment.TestBuild{}, fault.Field("runner", "Choose the Runner that the Test build should run on.")
 	}
-	return s.start(ctx, g, number, commit, runner, "")
+	return s.start(ctx, g, number, commit, runner, "", "")
 }
 
 // Enter gives Sensitive Variables of the draft at revision rev their values, by name.

@@ -30,7 +30,7 @@ func (s *Service) Pressed(ctx context.Context, repo github.RepoID, ev github.Che
 	if i < 0 {
 		return s.say(ctx, repo, ev.SHA, look{}, "The Runner of that button is gone. Nothing was started: choose another one.")
 	}
-	return s.ask(ctx, repo, ev.SHA, sender, look{}, func(Proposal, []environment.TestBuild) (string, bool) { return runners[i].ID, true })
+	return s.ask(ctx, repo, ev.SHA, sender, look{press: ev.Body}, func(Proposal, []environment.TestBuild) (string, bool) { return runners[i].ID, true })
 }
 
 // Rerun is somebody pressing “Re-run” of a check run. Of the Environment that is another look, for anybody; of a Test build another
@@ -40,7 +40,7 @@ func (s *Service) Rerun(ctx context.Context, repo github.RepoID, ev github.Check
 		if err != nil {
 			return err
 		}
-		return s.again(ctx, repo, ev.SHA)
+		return s.again(ctx, repo, ev.SHA, ev.Body)
 	}
 	var id, sha string
 	var number int
@@ -53,7 +53,7 @@ func (s *Service) Rerun(ctx context.Context, repo github.RepoID, ev github.Check
 	if err != nil {
 		return fmt.Errorf("read the check run %s: %w", ev.ExternalID, err)
 	}
-	return s.ask(ctx, repo, sha, sender, look{bump: true}, func(p Proposal, tests []environment.TestBuild) (string, bool) {
+	return s.ask(ctx, repo, sha, sender, look{bump: true, press: ev.Body}, func(p Proposal, tests []environment.TestBuild) (string, bool) {
 		for _, t := range tests {
 			if p.Number == number && t.ID == id {
 				return t.Runner, true
@@ -64,11 +64,12 @@ func (s *Service) Rerun(ctx context.Context, repo github.RepoID, ev github.Check
 }
 
 // RerunAll is somebody pressing “Re-run all checks” of a commit, of a fork too: whatever there was of it is done again.
-func (s *Service) RerunAll(ctx context.Context, repo github.RepoID, sha string, sender github.Account) error {
-	if err := s.again(ctx, repo, sha); err != nil {
+func (s *Service) RerunAll(ctx context.Context, repo github.RepoID, ev github.CheckEvent, sender github.Account) error {
+	sha := ev.SHA
+	if err := s.again(ctx, repo, sha, ev.Body); err != nil {
 		return err
 	}
-	return s.ask(ctx, repo, sha, sender, look{bump: true}, func(_ Proposal, tests []environment.TestBuild) (string, bool) {
+	return s.ask(ctx, repo, sha, sender, look{bump: true, press: ev.Body}, func(_ Proposal, tests []environment.TestBuild) (string, bool) {
 		i := slices.IndexFunc(tests, func(t environment.TestBuild) bool { return t.Commit == sha })
 		if i < 0 {
 			return "", false
@@ -90,21 +91,25 @@ func (s *Service) ours(ctx context.Context, repo github.RepoID, ev github.CheckE
 	return ours, err
 }
 
-// again looks again at all that a commit speaks for, and shows another check run of it.
-func (s *Service) again(ctx context.Context, repo github.RepoID, sha string) error {
+// again looks again at all that a commit speaks for, and shows another check run of it, once for each press.
+func (s *Service) again(ctx context.Context, repo github.RepoID, sha, press string) error {
 	var all []Proposal
+	done := false
 	err := s.db.Read(ctx, func(tx *store.Tx) (err error) {
+		if done, err = did(tx, repo, press, reshown); err != nil || done {
+			return err
+		}
 		all, err = at(tx, repo, sha)
 		return err
 	})
-	if err != nil {
+	if err != nil || done {
 		return err
 	}
 	if len(all) == 0 {
-		return s.againBranch(ctx, repo, sha)
+		return s.againBranch(ctx, repo, sha, press)
 	}
 	for i, p := range all {
-		if err := s.look(ctx, repo, p.Number, look{afresh: true, bump: i == len(all)-1}); err != nil {
+		if err := s.look(ctx, repo, p.Number, look{afresh: true, bump: i == len(all)-1, press: press}); err != nil {
 			return err
 		}
 	}
@@ -144,6 +149,12 @@ func (s *Service) ask(ctx context.Context, repo github.RepoID, sha string, sende
 				return err
 			}
 			runner, ok := on(p, tests)
+			if done, err := did(tx, repo, how.press, testOf(p.Number)); err != nil || done {
+				if err != nil {
+					return err
+				}
+				continue
+			}
 			w := wish{p.Number, runner, string(env.Draft.TestKey), part{env: env}.secret()}
 			if ok && !slices.ContainsFunc(wishes, func(x wish) bool { return x.key == w.key && x.runner == w.runner && x.secret == w.secret }) {
 				wishes = append(wishes, w)
@@ -164,7 +175,7 @@ func (s *Service) ask(ctx context.Context, repo github.RepoID, sha string, sende
 	}
 	note := ""
 	for _, w := range wishes {
-		_, err := s.start(ctx, g, w.number, sha, w.runner, "")
+		_, err := s.start(ctx, g, w.number, sha, w.runner, "", how.press)
 		var f *fault.Error
 		switch {
 		case errors.As(err, &f) && (f.Code == fault.Refused || f.Code == fault.Conflict || f.Code == fault.NotFound):
@@ -175,7 +186,37 @@ func (s *Service) ask(ctx context.Context, repo github.RepoID, sha string, sende
 			return err
 		}
 	}
-	return s.say(ctx, repo, sha, look{bump: how.bump && note != ""}, note)
+	return s.say(ctx, repo, sha, look{bump: how.bump && note != "", press: how.press}, note)
+}
+
+// Anybody who came by a signed delivery could send it again under an id of their own, which isn't signed. Presses are all that
+// leads to something each time it is looked at, so what a press led to is kept by its body, and the same body leads there once. Which
+// press it was can't be told otherwise: somebody may press one button twice, and did so honestly if the first press came to nothing.
+
+// reshown is what a press of “Re-run” leads to, testOf what a press leads to for one pull request.
+const reshown = "check run"
+
+func testOf(number int) string { return fmt.Sprintf("Test build of #%d", number) }
+
+// once notes in the caller's transaction that a press leads to something, and says false if it did before. "" is no press.
+func once(tx *store.Tx, repo github.RepoID, press, what string) (bool, error) {
+	if press == "" {
+		return true, nil
+	}
+	n, err := tx.Exec(pressSQL, int64(repo), press, what, tx.Now())
+	if err != nil {
+		return false, fmt.Errorf("note what a press led to: %w", err)
+	}
+	return n == 1, nil
+}
+
+// did says that once noted it.
+func did(tx *store.Tx, repo github.RepoID, press, what string) (bool, error) {
+	var n int
+	if err := tx.Row(pressedSQL, int64(repo), press, what).Scan(&n); err != nil {
+		return false, fmt.Errorf("read what a press led to: %w", err)
+	}
+	return n > 0, nil
 }
 
 // isRunnerAway tells the fault of a Runner that can't take work from that of a GitHub that can't be reached, which is worth
@@ -196,6 +237,6 @@ func (s *Service) say(ctx context.Context, repo github.RepoID, sha string, how l
 		if err != nil {
 			return err
 		}
-		return s.show(tx, access.System(r, "pull requests"), sha, showing{runners: runners, bump: how.bump, note: &note})
+		return s.show(tx, access.System(r, "pull requests"), sha, showing{runners: runners, bump: how.bump, press: how.press, note: &note})
 	})
 }

@@ -83,7 +83,7 @@ func TestARerunIsAnotherCheckRun(t *testing.T) {
 		if after := r.shown(p.SHA(), proposal.CheckName); len(after) != len(before)+1 || after[len(after)-1].Conclusion != "success" {
 			t.Errorf("%d check runs, then %d", len(before), len(after))
 		}
-		must(t, r.RerunAll(t.Context(), r.id(), p.SHA(), account(r.ana)))
+		must(t, r.RerunAll(t.Context(), r.id(), github.CheckEvent{SHA: p.SHA()}, account(r.ana)))
 		if all := r.shown(p.SHA(), proposal.TestName); len(all) != 3 || len(r.shown(p.SHA(), proposal.CheckName)) != len(before)+2 {
 			t.Errorf("re-run all: %d and %d check runs", len(all), len(r.shown(p.SHA(), proposal.CheckName)))
 		}

@@ -21,6 +21,7 @@ import (
 type showing struct {
 	runners []fleet.Runner
 	bump    bool    // another attempt, whatever it says
+	press   string  // as look has it
 	note    *string // nil: as it is
 }
 
@@ -52,7 +53,7 @@ func (s *Service) showParts(tx *store.Tx, repo access.Repo, sha string, parts []
 	if err != nil {
 		return err
 	}
-	return s.complete(tx, s.render(repo, sha, parts, note), showing{bump: how.bump, note: &note})
+	return s.complete(tx, s.render(repo, sha, parts, note), showing{bump: how.bump, press: how.press, note: &note})
 }
 
 // note is the sentence on top of a commit's check run: a new one, or the one that is there.
@@ -79,6 +80,11 @@ func (s *Service) complete(tx *store.Tx, v checks.View, how showing) error {
 	}
 	if how.note != nil {
 		note = *how.note
+	}
+	if how.bump {
+		if how.bump, err = once(tx, v.Repo, how.press, reshown); err != nil {
+			return err
+		}
 	}
 	if attempt == 0 || how.bump || conclusion != v.Conclusion {
 		attempt++

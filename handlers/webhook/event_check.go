@@ -26,7 +26,7 @@ var (
 			if ours, err := s.ours(e); !ours {
 				return err
 			}
-			return s.o.Proposals.RerunAll(ctx, e.Repo.ID, e.Check.SHA, e.Sender)
+			return s.o.Proposals.RerunAll(ctx, e.Repo.ID, e.Check, e.Sender)
 		},
 	}
 )

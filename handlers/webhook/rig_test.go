@@ -104,8 +104,8 @@ func (d *told) Pressed(_ context.Context, repo github.RepoID, e github.CheckEven
 func (d *told) Rerun(_ context.Context, repo github.RepoID, e github.CheckEvent, by github.Account) error {
 	return d.say("rerun %d %s by %d", repo, e.ExternalID, by.ID)
 }
-func (d *told) RerunAll(_ context.Context, repo github.RepoID, sha string, by github.Account) error {
-	return d.say("rerun all %d %.7s by %d", repo, sha, by.ID)
+func (d *told) RerunAll(_ context.Context, repo github.RepoID, e github.CheckEvent, by github.Account) error {
+	return d.say("rerun all %d %.7s by %d", repo, e.SHA, by.ID)
 }
 func (d *told) Queued(_ context.Context, repo github.RepoID, sha string) error {
 	return d.say("queued %d %.7s", repo, sha)

@@ -2,13 +2,19 @@ package webhook_test
 
 import (
 	"context"
+	"net/url"
 	"testing"
 	"time"
 
+	"github.com/claude-hub/claude-hub/app/access"
+	"github.com/claude-hub/claude-hub/app/apptest"
+	"github.com/claude-hub/claude-hub/app/environment"
 	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/app/github/githubtest"
+	"github.com/claude-hub/claude-hub/app/github/githubtest/checked"
 	"github.com/claude-hub/claude-hub/handlers/webhook"
 	"github.com/claude-hub/claude-hub/store"
+	"github.com/claude-hub/claude-hub/store/storetest"
 )
 
 const callback = "http://hub.example/auth/github/callback"
@@ -62,4 +68,51 @@ func (s *scene) settled(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "all is worked off", func() bool { return rows(t, s.db, "waiting") == 0 })
+}
+
+// whole is a scene whose Hub has its whole domain. ana signed in on it.
+type whole struct {
+	*scene
+	domain *apptest.Hub
+	who    access.Person // ana
+}
+
+func setHub(t *testing.T) *whole {
+	t.Helper()
+	s := &whole{scene: setScene(t, checked.New(t, githubtest.Options{}), storetest.New(t), webhook.Options{})}
+	s.domain = apptest.New(t, s.db, apptest.Options{
+		Access: access.Options{GitHub: github.NewHolder(s.app)}, Environment: environment.Options{NoHostCredentials: true},
+	})
+	s.hub = newHub(t, s.db, webhook.Options{
+		GitHub: s.domain.App, Access: s.domain.Gate, Setup: knowing{s.domain.Setup, s.told}, Proposals: s.domain.Proposals, Builds: s.domain.Environments,
+	})
+	s.gh.HookURL(s.cred.ID, s.url)
+	s.hub.started(t)
+
+	to, browser, err := s.domain.Gate.BeginSignIn(t.Context(), "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := s.gh.Authorize(to, s.ana)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := url.Parse(back)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.who, _, _, err = s.domain.Gate.FinishSignIn(t.Context(), browser, answer.Query().Get("state"), answer.Query().Get("code")); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// grant is ana's now.
+func (s *whole) grant(t *testing.T) access.Grant {
+	t.Helper()
+	g, err := s.domain.Gate.Repo(t.Context(), s.who, github.RepoID(s.repo.ID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
 }

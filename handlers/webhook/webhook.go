@@ -49,7 +49,7 @@ type Proposals interface {
 	Pushed(ctx context.Context, repo github.RepoID, branch, after string, sender github.Account) error
 	Pressed(ctx context.Context, repo github.RepoID, ev github.CheckEvent, sender github.Account) error
 	Rerun(ctx context.Context, repo github.RepoID, ev github.CheckEvent, sender github.Account) error
-	RerunAll(ctx context.Context, repo github.RepoID, sha string, sender github.Account) error
+	RerunAll(ctx context.Context, repo github.RepoID, ev github.CheckEvent, sender github.Account) error
 	Queued(ctx context.Context, repo github.RepoID, sha string) error
 }
 

@@ -20,6 +20,15 @@ type suite struct {
 	branch string // "" for a fork's head
 	status string
 	runs   map[string]*[]int64 // by name, oldest first
+	moved  time.Time           // when it last changed
+}
+
+// move notes that the suite changed. GitHub's times are whole seconds; here no two changes have the same.
+func (su *suite) move(now time.Time) {
+	if next := su.moved.Add(time.Second); now.Before(next) {
+		now = next
+	}
+	su.moved = now
 }
 
 func (su *suite) named(name string) *[]int64 {
@@ -143,6 +152,7 @@ func (r Repo) Rerun(check int64, by Account) error {
 		return fmt.Errorf("check run %d can't be run again: it is not there or not completed", check)
 	}
 	c.suite.status = "queued"
+	c.suite.move(r.s.now())
 	r.s.tellCheck(c, by.get(), "rerequested", object{})
 	return nil
 }
@@ -155,6 +165,7 @@ func (r Repo) RerunAll(sha string, by Account) {
 	for _, su := range sortedByID(r.s.suites) {
 		if su.repo == repo && su.sha == sha {
 			su.status = "queued"
+			su.move(r.s.now())
 			r.s.tellSuite(su, who, "rerequested")
 		}
 	}
@@ -176,7 +187,7 @@ func (s *Server) suite(a *app, r *repository, sha, branch string) (su *suite, ma
 	if su = s.suiteOf[key]; su != nil {
 		return su, false
 	}
-	su = &suite{id: s.id(), app: a, repo: r, sha: sha, branch: branch, status: "queued", runs: map[string]*[]int64{}}
+	su = &suite{id: s.id(), app: a, repo: r, sha: sha, branch: branch, status: "queued", runs: map[string]*[]int64{}, moved: s.now()}
 	s.suites[su.id], s.suiteOf[key] = su, su
 	return su, true
 }
@@ -199,7 +210,7 @@ func (s *Server) suiteJSON(su *suite) object {
 		"id": su.id, "node_id": node("CS", su.id), "head_branch": nil, "head_sha": su.sha, "status": su.status, "conclusion": nil,
 		"url": fmt.Sprintf("%s/repos/%s/check-suites/%d", s.urls.API, su.repo.full(), su.id), "before": nil, "after": su.sha,
 		"pull_requests": s.pullsOf(su), "app": s.appJSON(su.app),
-		"created_at": "2026-01-01T00:00:00Z", "updated_at": "2026-01-01T00:00:00Z",
+		"created_at": "2026-01-01T00:00:00Z", "updated_at": stamp(su.moved),
 	}
 	if su.branch != "" {
 		o["head_branch"] = su.branch
@@ -405,6 +416,7 @@ func (c *call) createCheck(r *repository) {
 	run.keep(in, s.now())
 	s.checks[run.id] = run
 	s.prune(run)
+	su.move(s.now())
 	by := s.botOf(su.app)
 	s.tellCheck(run, by, "created", object{})
 	if run.status == "completed" {
