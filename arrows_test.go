@@ -39,10 +39,11 @@ var arrows = map[string]string{
 
 	"handlers":           "store envspec app/metrics app/fault app/access app/environment app/proposal app/variable app/session app/fleet app/setup handlers/request handlers/api handlers/web handlers/webhook handlers/runnerapi",
 	"handlers/request":   "app/fault",
+	"handlers/peer":      "handlers/request",
 	"handlers/webhook":   "store app/github app/checks app/audit app/fault",
-	"handlers/runnerapi": "store app/fleet app/fault runner/wire",
-	"handlers/api":       "handlers/request store envspec app/fault app/github app/access app/environment app/proposal app/variable app/session app/fleet runner/wire",
-	"handlers/web":       "handlers/request handlers/webhook runner/redact store envspec app/fault app/github app/setup app/access app/environment app/proposal app/variable app/session app/fleet runner/wire",
+	"handlers/runnerapi": "handlers/peer store app/fleet app/fault runner/wire",
+	"handlers/api":       "handlers/peer handlers/request store envspec app/fault app/github app/access app/environment app/proposal app/variable app/session app/fleet runner/wire",
+	"handlers/web":       "handlers/peer handlers/request handlers/webhook runner/redact store envspec app/fault app/github app/setup app/access app/environment app/proposal app/variable app/session app/fleet runner/wire",
 
 	"runner/sandbox/oci": "runner/sandbox",
 	"runner/image":       "runner/sandbox",

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -109,7 +110,7 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 		return nil, errors.Join(err, db.Close())
 	}
 	tokens := token.Of(h.app, log)
-	fleetOptions := fleet.Options{LogLimit: int64(cfg.Hub.LogLimit), Version: version, Tokens: tokens, Log: log}
+	fleetOptions := fleet.Options{LogLimit: int64(cfg.Hub.LogLimit), Version: version, Tokens: tokens, PeerURL: strings.TrimRight(cfg.Hub.PeerURL, "/"), Log: log}
 	if cfg.GitHub.Push {
 		fleetOptions.Push = tokens
 	}

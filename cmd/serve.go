@@ -12,7 +12,8 @@ func serveCommand() *cobra.Command {
 		Use: "serve", Short: "Run the Hub", Args: cobra.NoArgs,
 		Long: `Run the Hub: the web service that holds Environments and tells Runners what should run.
 
-Several Hubs may run on one PostgreSQL database. Runners connect to it; the Hub connects to none.`,
+Several Hubs may run on one PostgreSQL database, behind a balancer: give each a hub.peer_url. Runners connect to it; the Hub connects to
+none.`,
 		Example: "  claude-hub serve --config config.yml",
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := flags.load()

@@ -30,7 +30,12 @@ type terminalSite struct {
 
 func newTerminalSite(t *testing.T) *terminalSite {
 	t.Helper()
-	s := &terminalSite{site: newSite(t, storetest.New(t), apptest.Options{})}
+	return terminalOn(newSite(t, storetest.New(t), apptest.Options{}))
+}
+
+func terminalOn(on *site) *terminalSite {
+	s, t := &terminalSite{site: on}, on.t
+	t.Helper()
 	g := s.Grant("ana")
 	s.r = s.Runner("r1")
 	s.Applied(g, s.r, spec())

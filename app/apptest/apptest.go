@@ -136,7 +136,7 @@ func (h *Hub) LoseKey(n byte) *Hub {
 // Of is the same Runner in contact with h.
 func (r *Runner) Of(h *Hub) *Runner {
 	r.hub.t.Helper()
-	moved := &Runner{ID: r.ID, Name: r.Name, hub: h, seq: r.seq}
+	moved := &Runner{ID: r.ID, Name: r.Name, Token: r.Token, hub: h, seq: r.seq}
 	moved.Items()
 	return moved
 }
@@ -158,6 +158,7 @@ func (h *Hub) Grant(login string) access.Grant {
 // Runner is a registered Runner that said Hello.
 type Runner struct {
 	ID, Name string
+	Token    string // what its calls come with
 	hub      *Hub
 	seq      int64
 }
@@ -186,11 +187,11 @@ func (h *Hub) runner(name, platform string, protocol int32) *Runner {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	id, _, err := h.Fleet.Register(h.t.Context(), token, name)
+	id, secret, err := h.Fleet.Register(h.t.Context(), token, name)
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	r := &Runner{ID: id, Name: name, hub: h}
+	r := &Runner{ID: id, Name: name, Token: secret, hub: h}
 	var able []string
 	if protocol == wire.Protocol {
 		able = []string{"docker"}

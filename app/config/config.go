@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"reflect"
 	"regexp"
@@ -23,6 +24,7 @@ import (
 type Hub struct {
 	Listen       string        `yaml:"listen"`
 	URL          string        `yaml:"url"`
+	PeerURL      string        `yaml:"peer_url"`
 	Database     string        `yaml:"database"`
 	LogLimit     envspec.Size  `yaml:"log_limit"`
 	TestDeadline time.Duration `yaml:"test_deadline"`
@@ -47,6 +49,12 @@ func (h Hub) Check() error {
 		return fmt.Errorf("hub.log_limit is %d bytes: write at least 1MiB, with its unit", h.LogLimit)
 	case h.TestDeadline < time.Minute || h.IdleAfter < time.Second:
 		return fmt.Errorf("hub.test_deadline is at least 1m and hub.idle_after at least 1s, not %s and %s", h.TestDeadline, h.IdleAfter)
+	}
+	if h.PeerURL != "" {
+		u, err := url.Parse(h.PeerURL)
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || strings.Trim(u.Path, "/")+u.RawQuery+u.Fragment != "" || u.User != nil {
+			return fmt.Errorf("hub.peer_url is how other Hubs reach this one, such as http://10.0.0.5:7780, without a path: %q is not", h.PeerURL)
+		}
 	}
 	return nil
 }

@@ -35,6 +35,8 @@ type channels struct {
 	mu   sync.Mutex
 	byID map[string]*channel
 	wake map[string]chan struct{} // of each Runner's waiting Sync
+	// elsewhere are the Runners that another Hub is the home of.
+	elsewhere map[string]bool
 }
 
 // channel carries bytes by offset, so that both sides may repeat and reconnect.
@@ -57,6 +59,7 @@ type channel struct {
 	exit        wire.ChannelExit
 	endedAt     time.Time
 	gone        string // set when closed by the Hub: why
+	moved       bool   // another Hub has it by now
 	client      time.Time
 	change      chan struct{} // closed and replaced at each change
 	term        *terminal     // nil: it belongs to the one client that opened it
@@ -106,7 +109,7 @@ func (b *buffer) from(offset int64, limit int) (at int64, data []byte) {
 }
 
 func (c *channels) init(f *Fleet) {
-	c.f, c.byID, c.wake = f, map[string]*channel{}, map[string]chan struct{}{}
+	c.f, c.byID, c.wake, c.elsewhere = f, map[string]*channel{}, map[string]chan struct{}{}, map[string]bool{}
 }
 
 func (c *channel) changed() {
@@ -263,13 +266,16 @@ func (f *Fleet) ClientExchange(ctx context.Context, id string, m ClientMove) (Cl
 	timer := time.NewTimer(min(max(m.Wait, 0), maxPoll))
 	defer timer.Stop()
 	var err error
+	var had *channel
 	for over := m.Wait <= 0; ; {
 		c.mu.Lock()
 		ch := c.byID[id]
 		if ch == nil || ch.term != nil {
+			err := c.absent(had)
 			c.mu.Unlock()
-			return ClientState{}, ErrNoChannel
+			return ClientState{}, err
 		}
+		had = ch
 		ch.client = f.now()
 		st, news := ch.move(m)
 		change, gone := ch.change, ch.gone
@@ -370,13 +376,19 @@ func (f *Fleet) Exchange(ctx context.Context, runner string, q *wire.ExchangeReq
 	wait := min(max(time.Duration(q.GetWaitMs())*time.Millisecond, 0), maxPoll)
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
+	var had *channel
 	for over := wait == 0; ; {
 		c.mu.Lock()
 		ch := c.byID[q.GetChannel()]
 		if ch == nil || ch.runner != runner || ch.assignment != q.GetAssignment() {
+			err := c.absent(had)
 			c.mu.Unlock()
-			return &wire.ExchangeResponse{Gone: true}, nil
+			if errors.Is(err, ErrNoChannel) {
+				return &wire.ExchangeResponse{Gone: true}, nil
+			}
+			return nil, err
 		}
+		had = ch
 		if ch.fence != q.GetFence() {
 			c.mu.Unlock()
 			return nil, ErrFenced

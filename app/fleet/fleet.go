@@ -129,6 +129,7 @@ type Options struct {
 	MaxProtocol int32         // wire.Protocol
 	Tokens      Tokens        // for clones and for git in Sandboxes; nil: this Hub never has a GitHub App
 	Push        PushTokens    // for git in Sandboxes; nil: the operator lets it push with people's own credentials only
+	PeerURL     string        // how other Hubs on the database reach this one; "": none does, and this one asks none
 	Log         zerolog.Logger
 }
 
@@ -164,6 +165,7 @@ const maxPoll = 15 * time.Second
 // one database.
 type Fleet struct {
 	db      *store.DB
+	id      string // of this process, for other Hubs
 	o       Options
 	log     zerolog.Logger
 	ownerMu sync.RWMutex
@@ -187,7 +189,7 @@ type Fleet struct {
 // New makes a Fleet on db. Owners are added by Own before Start.
 func New(db *store.DB, o Options) *Fleet {
 	o = o.withDefaults()
-	f := &Fleet{db: db, o: o, log: o.Log.With().Str("part", "fleet").Logger(), owners: map[Kind]Owner{}, stopping: make(chan struct{})}
+	f := &Fleet{db: db, id: store.NewID(), o: o, log: o.Log.With().Str("part", "fleet").Logger(), owners: map[Kind]Owner{}, stopping: make(chan struct{})}
 	f.auth.init()
 	f.contacts.init()
 	f.appends.init(f)
@@ -219,11 +221,14 @@ func (f *Fleet) owner(k Kind) (Owner, error) {
 
 func (f *Fleet) now() time.Time { return f.db.Now().UTC() }
 
-// Start begins to look after deadlines, leases and idle assignments until Stop is called or ctx ends.
-// It returns an error when called twice.
+// Start begins to look after deadlines, leases and idle assignments until Stop is called or ctx ends, and tells other Hubs of this
+// one. It returns an error when called twice.
 func (f *Fleet) Start(ctx context.Context) error {
 	if f.cancelRun != nil {
 		return errors.New("the fleet runs already")
+	}
+	if err := f.beat(ctx); err != nil {
+		return err
 	}
 	ctx, f.cancelRun = context.WithCancel(ctx)
 	f.reaper.restart(f.now())
@@ -248,6 +253,9 @@ func (f *Fleet) Stop() {
 		f.guard.close()
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
+		if err := f.withdraw(ctx); err != nil {
+			f.log.Warn().Err(err).Msg("other Hubs could not be told that this one ends; they notice within seconds")
+		}
 		if err := f.flush(ctx); err != nil {
 			f.log.Warn().Err(err).Msg("the last contacts of Runners could not be written; leases start afresh anyway")
 		}

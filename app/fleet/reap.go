@@ -102,6 +102,9 @@ func (f *Fleet) RunOnce(ctx context.Context) (err error) {
 	up := f.reaper.began(now, f.o.Flush)
 	defer func() { f.reaper.ended(f.now(), err) }()
 	f.channels.expire(now)
+	if err := f.beat(ctx); err != nil {
+		return err
+	}
 	if err := f.flush(ctx); err != nil {
 		return err
 	}

@@ -27,6 +27,13 @@ const (
 		cpu_limit = $8, memory_limit = $9, instance = $10, hello_at = $11, last_contact_at = $11 WHERE id = $1 AND revoked_at = 0`
 	contactSQL = `UPDATE runners SET last_contact_at = $2 WHERE id = $1 AND last_contact_at < $2`
 
+	homeSQL            = `SELECT r.hub, COALESCE(h.peer_url, ''), COALESCE(h.seen_at, 0) FROM runners r LEFT JOIN hubs h ON h.id = r.hub WHERE r.id = $1`
+	settleSQL          = `UPDATE runners SET hub = $2 WHERE id = $1`
+	servedElsewhereSQL = `SELECT id FROM runners WHERE hub <> '' AND hub <> $1`
+	beatSQL            = `INSERT INTO hubs (id, peer_url, seen_at) VALUES ($1, $2, $3) ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at`
+	withdrawHubSQL     = `DELETE FROM hubs WHERE id = $1`
+	forgetHubsSQL      = `DELETE FROM hubs WHERE seen_at < $1`
+
 	insertAssignmentSQL = `INSERT INTO assignments (id, runner, kind, subject, want, generation, fence, deadline, created_at) VALUES ($1, $2, $3, $4, $5, 1, 1, $6, $7)`
 	assignmentByID      = `SELECT ` + assignmentColumns + ` FROM assignments a WHERE a.id = $1`
 	assignmentOf        = `SELECT ` + assignmentColumns + ` FROM assignments a WHERE a.kind = $1 AND a.subject = $2 ORDER BY a.created_at DESC, a.id DESC LIMIT 1`

@@ -181,7 +181,7 @@ func (c *channels) adopt(rows []terminalRow, fresh bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, r := range rows {
-		if c.byID[r.id] != nil {
+		if c.byID[r.id] != nil || c.elsewhere[r.runner] {
 			continue
 		}
 		c.byID[r.id] = &channel{
@@ -282,13 +282,16 @@ func (f *Fleet) LookAt(ctx context.Context, id string, q Look) (View, error) {
 	timer := time.NewTimer(min(max(q.Wait, 0), maxPoll))
 	defer timer.Stop()
 	var err error
+	var had *channel
 	for over := q.Wait <= 0; ; {
 		c.mu.Lock()
 		ch, v := c.viewer(id, q.Viewer)
 		if ch == nil {
+			err := c.absent(had)
 			c.mu.Unlock()
-			return View{}, ErrNoChannel
+			return View{}, err
 		}
+		had = ch
 		if q.Taken > v.taken {
 			v.taken = min(q.Taken, ch.out[0].end())
 			ch.changed() // there is room for more
@@ -343,8 +346,10 @@ func (f *Fleet) Type(ctx context.Context, id, name string, offset int64, b []byt
 	c := &f.channels
 	timer := time.NewTimer(max(wait, 0))
 	defer timer.Stop()
+	var had *channel
 	for over := wait <= 0; ; {
-		next, change, err := c.give(id, name, offset, b)
+		var change <-chan struct{}
+		next, had, change, err = c.give(id, name, offset, b, had)
 		if err != nil || over || next >= offset+int64(len(b)) || next < offset {
 			return next, err
 		}
@@ -354,15 +359,16 @@ func (f *Fleet) Type(ctx context.Context, id, name string, offset int64, b []byt
 	}
 }
 
-func (c *channels) give(id, name string, offset int64, b []byte) (next int64, change <-chan struct{}, err error) {
+// give answers the channel as well, which the next call takes as had.
+func (c *channels) give(id, name string, offset int64, b []byte, had *channel) (next int64, ch *channel, change <-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	ch, v := c.viewer(id, name)
 	if ch == nil || ch.ended || ch.gone != "" {
-		return 0, nil, ErrNoChannel
+		return 0, ch, nil, c.absent(had)
 	}
 	if offset > v.in || offset < 0 || offset+int64(len(b)) <= v.in {
-		return v.in, ch.change, nil
+		return v.in, ch, ch.change, nil
 	}
 	b = b[v.in-offset:]
 	before := ch.in.end()
@@ -370,7 +376,7 @@ func (c *channels) give(id, name string, offset int64, b []byte) (next int64, ch
 		v.in += ch.in.end() - before
 		ch.changed()
 	}
-	return v.in, ch.change, nil
+	return v.in, ch, ch.change, nil
 }
 
 // ResizeTerminal has a terminal the size of who asked last; all who look are told.

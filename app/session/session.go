@@ -447,6 +447,15 @@ func (s *Service) Open(ctx context.Context, g access.Grant, id string, spec wire
 	return s.fleet.OpenChannel(ctx, sn.assignment, spec)
 }
 
+// Home is the peer_url of the Hub that has a Session's terminals and commands in its memory; "": this one, or any.
+func (s *Service) Home(ctx context.Context, g access.Grant, id string) (peer string, err error) {
+	sn, err := s.Get(ctx, g, id)
+	if err != nil {
+		return "", err
+	}
+	return s.fleet.Home(ctx, sn.Runner)
+}
+
 // usable is a Session that something can be run in now.
 func (s *Service) usable(ctx context.Context, g access.Grant, id string) (Session, error) {
 	sn, err := s.Get(ctx, g, id)

@@ -32,6 +32,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/session"
 	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/handlers/api/schema"
+	"github.com/claude-hub/claude-hub/handlers/peer"
 	"github.com/claude-hub/claude-hub/handlers/request"
 	"github.com/claude-hub/claude-hub/store"
 )
@@ -127,13 +128,13 @@ func New(d Deps) *mux.Router {
 	on(http.MethodPost, "/repos/{repo}/sessions/{session}/count", sessions, a.granted(a.changeSession(d.Sessions.CountUnsaved)))
 	on(http.MethodPost, "/repos/{repo}/sessions/{session}/delete", sessions, a.granted(a.deleteSession))
 	on(http.MethodGet, "/repos/{repo}/sessions/{session}/log", read, a.granted(a.sessionLog))
-	on(http.MethodPost, "/repos/{repo}/sessions/{session}/channels", sessions, a.granted(a.openChannel))
-	on(http.MethodPost, "/repos/{repo}/sessions/{session}/channels/{channel}/exchange", sessions, underWay(a.granted(a.exchange)))
-	on(http.MethodDelete, "/repos/{repo}/sessions/{session}/channels/{channel}", sessions, underWay(a.granted(a.closeChannel)))
+	on(http.MethodPost, "/repos/{repo}/sessions/{session}/channels", sessions, a.granted(a.atHome(a.openChannel)))
+	on(http.MethodPost, "/repos/{repo}/sessions/{session}/channels/{channel}/exchange", sessions, underWay(a.granted(a.atHome(a.exchange))))
+	on(http.MethodDelete, "/repos/{repo}/sessions/{session}/channels/{channel}", sessions, underWay(a.granted(a.atHome(a.closeChannel))))
 	on(http.MethodGet, "/repos/{repo}/sessions/{session}/terminals", read, a.granted(a.terminals))
-	on(http.MethodPost, "/repos/{repo}/sessions/{session}/terminals", sessions, a.granted(a.openTerminal))
-	on(http.MethodPost, "/repos/{repo}/sessions/{session}/terminals/{terminal}/exchange", sessions, underWay(a.granted(a.lookAtTerminal)))
-	on(http.MethodDelete, "/repos/{repo}/sessions/{session}/terminals/{terminal}", sessions, a.granted(a.closeTerminal))
+	on(http.MethodPost, "/repos/{repo}/sessions/{session}/terminals", sessions, a.granted(a.atHome(a.openTerminal)))
+	on(http.MethodPost, "/repos/{repo}/sessions/{session}/terminals/{terminal}/exchange", sessions, underWay(a.granted(a.atHome(a.lookAtTerminal))))
+	on(http.MethodDelete, "/repos/{repo}/sessions/{session}/terminals/{terminal}", sessions, a.granted(a.atHome(a.closeTerminal)))
 	return root
 }
 
@@ -190,6 +191,17 @@ func (a *api) granted(h func(http.ResponseWriter, *http.Request, access.Grant) e
 		}
 		g, err := a.Gate.Repo(r.Context(), who, id)
 		if err != nil {
+			return err
+		}
+		return h(w, r, g)
+	}
+}
+
+// atHome answers at the Hub that has the Session's terminals and commands in its memory.
+func (a *api) atHome(h func(http.ResponseWriter, *http.Request, access.Grant) error) func(http.ResponseWriter, *http.Request, access.Grant) error {
+	return func(w http.ResponseWriter, r *http.Request, g access.Grant) error {
+		home, err := a.Sessions.Home(r.Context(), g, mux.Vars(r)["session"])
+		if err != nil || peer.Pass(w, r, home, nil) {
 			return err
 		}
 		return h(w, r, g)

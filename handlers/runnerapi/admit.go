@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/handlers/peer"
 	"github.com/claude-hub/claude-hub/runner/wire/wireconnect"
 )
 
@@ -63,8 +64,14 @@ func (m *admission) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.refuse(w, r, err)
 		return
 	}
-	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, runner))
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	if passed, err := m.passed(w, r, runner); err != nil {
+		m.refuse(w, r, err)
+		return
+	} else if passed {
+		return
+	}
+	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, runner))
 	if r.ContentLength >= 0 && r.ContentLength <= smallBody {
 		m.next.ServeHTTP(w, r)
 		return
@@ -76,6 +83,23 @@ func (m *admission) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	m.next.ServeHTTP(w, r)
+}
+
+// passed has what is about channels answered by the Hub that has them. Where that one takes no connections, this Hub has them from
+// then on, and the Runner's next try finds it so.
+func (m *admission) passed(w http.ResponseWriter, r *http.Request, runner string) (bool, error) {
+	if r.URL.Path != wireconnect.RunnerServiceSyncProcedure && r.URL.Path != wireconnect.RunnerServiceExchangeProcedure {
+		return false, nil
+	}
+	home, err := m.a.f.Settle(r.Context(), runner, "")
+	if err != nil {
+		return false, err
+	}
+	return peer.Pass(w, r, home, func() {
+		if _, err := m.a.f.Settle(r.Context(), runner, home); err != nil {
+			m.a.log.Error().Err(err).Str("runner", runner).Msg("this Hub could not take the place of one that does not answer; tried again at the Runner's next call")
+		}
+	}), nil
 }
 
 func (m *admission) caller(r *http.Request) (string, error) {

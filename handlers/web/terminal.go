@@ -20,6 +20,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/app/fleet"
+	"github.com/claude-hub/claude-hub/handlers/peer"
 	"github.com/claude-hub/claude-hub/handlers/request"
 	"github.com/claude-hub/claude-hub/runner/wire"
 )
@@ -112,9 +113,20 @@ func (w *Web) closeTerminal(rw http.ResponseWriter, r *http.Request, g access.Gr
 	return seeOther(rw, r, sessionPath(g, id))
 }
 
+// atHome answers at the Hub that has the Session's terminals in its memory.
+func (w *Web) atHome(h func(http.ResponseWriter, *http.Request, access.Grant) error) func(http.ResponseWriter, *http.Request, access.Grant) error {
+	return func(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
+		home, err := w.d.Sessions.Home(r.Context(), g, mux.Vars(r)["session"])
+		if err != nil || peer.Pass(rw, r, home, nil) {
+			return err
+		}
+		return h(rw, r, g)
+	}
+}
+
 // underWay is for what goes on with something that was opened before: as with Gate.Hold, GitHub's being away ends no terminal.
 func (w *Web) underWay(h func(http.ResponseWriter, *http.Request, access.Grant) error) http.Handler {
-	next := w.granted(h)
+	next := w.granted(w.atHome(h))
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(rw, r.WithContext(access.Reading(r.Context())))
 	})
