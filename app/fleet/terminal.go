@@ -224,7 +224,7 @@ func (ch *channel) room(now time.Time) int {
 	if !ch.watched(now) {
 		return terminalKept
 	}
-	var fastest int64
+	fastest := ch.out[0].base // what is before is nowhere: nobody will ever take it
 	for _, v := range ch.term.viewers {
 		if now.Sub(v.seen) < viewerRest {
 			fastest = max(fastest, v.taken)

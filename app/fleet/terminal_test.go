@@ -39,3 +39,30 @@ func TestATerminalLivesOnWhicheverCallReachesARestartedHubFirst(t *testing.T) {
 		}
 	})
 }
+
+// What a process dropped can be more than the Hub lets it be ahead of those who look: they can't take what doesn't come.
+func TestATerminalGoesOnAfterMoreWasDroppedThanItMayBeAhead(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, storetest.New(t), Options{})
+	a := r.assign(r.runner("r1"), "s1", 0)
+	term, err := r.OpenTerminal(t.Context(), a.ID, "ana", wire.ChannelSpec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &line{r, a, term.ID}
+	look := Look{Viewer: "tab", Most: 1 << 10}
+	if _, err := r.LookAt(t.Context(), term.ID, look); err != nil {
+		t.Fatal(err)
+	}
+	l.serve(&wire.ExchangeRequest{Out: []*wire.Piece{out(1, 0, "before")}})
+	const after = 6 + 2*terminalAhead
+	l.serve(&wire.ExchangeRequest{Out: []*wire.Piece{out(1, after, "")}})
+	res := l.serve(&wire.ExchangeRequest{Out: []*wire.Piece{out(1, after, "after")}})
+	if got, want := res.GetOut1(), int64(after+len("after")); got != want {
+		t.Fatalf("the Hub takes output up to %d, want %d", got, want)
+	}
+	look.From, look.Taken = 6, 6
+	if v, err := r.LookAt(t.Context(), term.ID, look); err != nil || string(v.Data) != "after" || v.Offset != after {
+		t.Errorf("who looks gets %+v, %v", v, err)
+	}
+}
