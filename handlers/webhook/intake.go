@@ -15,10 +15,6 @@ import (
 const (
 	// arrival is how long a delivery may take to arrive and to be stored: GitHub itself gives up after so long.
 	arrival = 10 * time.Second
-	// largeBody is a body of which only largeBodies are read at once: everybody can send them, and a signature can be judged
-	// only when all is there.
-	largeBody   = 1 << 20
-	largeBodies = 4
 
 	batchRows  = 200
 	batchBytes = 16 << 20
@@ -67,21 +63,19 @@ func (s *Service) take(w http.ResponseWriter, r *http.Request) (status int, text
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), arrival)
 	defer cancel()
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(arrival))
-	if r.ContentLength < 0 || r.ContentLength > largeBody {
-		select {
-		case s.intake.large <- struct{}{}:
-			defer func() { <-s.intake.large }()
-		case <-ctx.Done():
-			return http.StatusServiceUnavailable, "Too many large payloads arrive at once. The Hub asks GitHub for this one again.", Refused
-		}
-	}
+	b := &body{ReadCloser: r.Body, ctx: ctx, places: s.intake.large, conn: http.NewResponseController(w), end: time.Now().Add(arrival)}
+	_ = b.conn.SetReadDeadline(b.end)
+	defer b.leave()
+	r.Body = b
 	secrets, err := s.o.Setup.WebhookSecrets(ctx)
 	if err != nil && !github.NoApp.Is(err) { // without an App nothing is signed by it
 		s.log.Error().Err(err).Msg("a delivery can't be verified")
 		return http.StatusServiceUnavailable, "The Hub can't verify deliveries now. It asks GitHub for this one again.", Refused
 	}
 	d, err := github.ReadDelivery(w, r, secrets)
+	if b.crowd {
+		return http.StatusServiceUnavailable, "Too many large payloads arrive at once. The Hub asks GitHub for this one again.", Refused
+	}
 	var refused *github.DeliveryError
 	if errors.As(err, &refused) {
 		s.log.Warn().Int("status", refused.Status).Msg("a delivery was refused: " + refused.Message)
