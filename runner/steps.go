@@ -276,7 +276,7 @@ func (w *worker) stepSession(ctx context.Context, rec record, listed bool) (done
 
 func (w *worker) sleep(ctx context.Context, rec record) error {
 	m := w.machine
-	if rec.Did == rec.Generation && (rec.State == wire.StateAsleep || rec.State == wire.StateBusy) {
+	if rec.Did == rec.Generation && (rec.State == wire.StateAsleep || rec.State == wire.StateBusy || rec.State == wire.StateArchived) {
 		w.serve(ctx) // opened while the Hub asked for sleep: it runs, or hears that nothing is awake
 		return nil
 	}
@@ -287,6 +287,9 @@ func (w *worker) sleep(ctx context.Context, rec record) error {
 	var p wire.Session
 	if err := json.Unmarshal(rec.Payload, &p); err != nil {
 		return err
+	}
+	if p.Archive != "" && rec.Did == rec.Generation && rec.State == wire.StateFailed {
+		return nil // until somebody asks again
 	}
 	least := time.Duration(p.IdleMS) * time.Millisecond
 	if !m.State().Awake {
@@ -310,9 +313,34 @@ func (w *worker) sleep(ctx context.Context, rec record) error {
 		return err
 	}
 	w.setFailure(nil)
+	if p.Archive != "" {
+		return w.archive(ctx, rec, p)
+	}
 	w.stream.Mark("asleep")
 	w.serve(ctx)
 	return w.acting(rec.Generation, wire.StateAsleep)
+}
+
+// archive goes on from sleep.
+func (w *worker) archive(ctx context.Context, rec record, p wire.Session) error {
+	err := w.machine.Archive(ctx, p)
+	var failed *build.Failed
+	switch {
+	case errors.As(err, &failed):
+		w.stream.Mark("can't be archived: %s", failed.Message)
+		w.setFailure(&failed.Failure)
+		return w.acting(rec.Generation, wire.StateFailed)
+	case err != nil:
+		return err
+	}
+	if p.Archive == wire.ArchiveDisks {
+		w.stream.Mark("archived: its Sandbox and all of its disk but the Workspace were given up")
+	} else {
+		w.stream.Mark("archived: its Sandbox was given up, its disk is kept")
+	}
+	w.serve(ctx)
+	w.r.pruneSoon() // its build may stand for nobody now
+	return w.acting(rec.Generation, wire.StateArchived)
 }
 
 // refence has the Session's log go on under a newer fence; its data is the same.

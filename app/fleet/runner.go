@@ -417,6 +417,19 @@ func (f *Fleet) TakesTokens(tx *store.Tx, runner string) error {
 	return nil
 }
 
+// Able is a fault of code refused when a Runner didn't say that it has a capability: it is too old to do what, in words.
+func (f *Fleet) Able(tx *store.Tx, runner, capability, what string) error {
+	r, err := scanRunner(tx.Row(runnerByID, runner).Scan)
+	if err != nil {
+		return fmt.Errorf("read Runner %s: %w", runner, err)
+	}
+	if slices.Contains(r.Capabilities, capability) {
+		return nil
+	}
+	return fault.New(fault.Refused, "Runner %s runs claude-hub %s, which is too old to %s: install claude-hub %s on its host and start it again.",
+		r.Name, orUnknown(r.Version), what, f.o.Version)
+}
+
 // Platform is what a Runner said it runs on ("linux/amd64"), revoked ones included.
 func (f *Fleet) Platform(tx *store.Tx, runner string) (string, error) {
 	r, err := scanRunner(tx.Row(runnerByID, runner).Scan)

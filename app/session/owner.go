@@ -51,6 +51,7 @@ func (s *Service) Payload(_ context.Context, tx *store.Tx, a fleet.Assignment) (
 		WorkBranch: sn.WorkBranch,
 		DiskSize:   sn.DiskSize,
 		IdleMS:     sn.idle.Milliseconds(),
+		Archive:    sn.archive,
 		Person:     s.person(sn),
 	})
 }
@@ -112,6 +113,8 @@ func (s *Service) Observe(_ context.Context, tx *store.Tx, a fleet.Assignment, r
 	switch r.State {
 	case wire.StateStarting, wire.StateStopping:
 		return s.save(tx, sn, sn.State)
+	case wire.StateArchived:
+		return s.archived(tx, &sn, a)
 	case wire.StateRunning, wire.StateAsleep, wire.StateFailed:
 		if err := s.fleet.Deadline(tx, a.ID, time.Time{}); err != nil {
 			return err
@@ -121,6 +124,9 @@ func (s *Service) Observe(_ context.Context, tx *store.Tx, a fleet.Assignment, r
 		}
 		if sn.State == Failed && r.State == wire.StateAsleep {
 			return s.save(tx, sn, Failed)
+		}
+		if err := s.unarchive(tx, &sn); err != nil {
+			return err
 		}
 		if err := s.save(tx, sn, r.State); err != nil {
 			return err
@@ -191,7 +197,7 @@ func (s *Service) save(tx *store.Tx, sn Session, state string) error {
 	if state == sn.State {
 		_, err = tx.Exec(detailSQL, sn.ID, string(encoded))
 	} else {
-		_, err = tx.Exec(observeSQL, sn.ID, state, string(encoded), tx.Now().UnixMilli())
+		_, err = tx.Exec(observeSQL, sn.ID, stored(state), string(encoded), tx.Now().UnixMilli())
 	}
 	if err != nil {
 		return fmt.Errorf("save Session %s: %w", sn.ID, err)
@@ -245,7 +251,7 @@ func (s *Service) Lost(_ context.Context, tx *store.Tx, a fleet.Assignment) erro
 	if err := s.fleet.Deadline(tx, a.ID, time.Time{}); err != nil {
 		return err
 	}
-	if sn.State == Deleting || sn.State == Deleted { // stays wanted; the Runner removes it whenever it comes back
+	if sn.State == Deleting || sn.State == Deleted || sn.State == Archiving { // stays wanted; the Runner does it whenever it comes back
 		return nil
 	}
 	sn.Detail.Progress = nil

@@ -21,16 +21,19 @@ import (
 	"github.com/claude-hub/claude-hub/store"
 )
 
-// States of a Session. Starting, Stopping, Waking and Deleting have a deadline; Failed waits for Retry or Delete.
+// States of a Session. Starting, Stopping, Waking, Archiving and Deleting have a deadline; Failed waits for Retry or Delete, and
+// Archived for Restore or Delete.
 const (
-	Starting = "starting"
-	Running  = "running"
-	Stopping = "stopping" // going to sleep
-	Asleep   = "asleep"
-	Waking   = "waking"
-	Failed   = "failed"
-	Deleting = "deleting"
-	Deleted  = "deleted"
+	Starting  = "starting"
+	Running   = "running"
+	Stopping  = "stopping" // going to sleep
+	Asleep    = "asleep"
+	Waking    = "waking"
+	Failed    = "failed"
+	Archiving = "archiving" // stopping, in the table
+	Archived  = "archived"  // asleep, in the table
+	Deleting  = "deleting"
+	Deleted   = "deleted"
 )
 
 // Service holds the rules of Sessions. Its methods may be called concurrently.
@@ -47,6 +50,8 @@ type Options struct {
 	StartDeadline time.Duration // of a start or a wake, a lazy build included; default one hour
 	StopDeadline  time.Duration // of going to sleep and of deleting; default 5 minutes
 	DiskSize      int64         // bytes of a new Session's disk; default 20 GiB, sparse
+	// ArchiveKeepsDisks has an archived Session keep its dependency folders, package caches and Docker's data beside its Workspace.
+	ArchiveKeepsDisks bool
 	// Gate is asked what the person of a Session may do at GitHub; nil: git in Sandboxes gets no credentials.
 	Gate Gate
 	// GitHub says where people's addresses are; nil: git gets made-up ones.
@@ -77,6 +82,7 @@ type Session struct {
 	ID          string
 	State       string
 	Restarting  bool // Stopping or Waking as the halves of a restart
+	Freed       bool // Archiving or Archived: of its disk, all but the Workspace is given up, too
 	Unreachable bool // its Runner has been silent for a whole lease; nothing of it is given up for that
 	Runner      string
 	Version     int // of the Environment: what it boots from next
@@ -94,6 +100,7 @@ type Session struct {
 	environment, assignment, versionID string
 	idle                               time.Duration
 	resume                             bool
+	archive                            string // what an archived Session gives up: wire.ArchiveSandbox, wire.ArchiveDisks
 }
 
 // StartInput is what a person may choose; zero values choose for them.
@@ -346,13 +353,13 @@ func (s *Service) want(tx *store.Tx, sn *Session, want fleet.Want, state string)
 		life = s.o.StartDeadline
 	}
 	if want != fleet.Stop {
-		sn.idle = 0
+		sn.idle, sn.archive = 0, ""
 	}
 	if _, err := s.fleet.Change(tx, sn.assignment, want, tx.Now().Add(life)); err != nil {
 		return err
 	}
 	sn.State = state
-	if _, err := tx.Exec(wantSQL, sn.ID, state, sn.versionID, sn.idle.Milliseconds(), flag(sn.resume), tx.Now().UnixMilli(), flag(sn.Restarting)); err != nil {
+	if _, err := tx.Exec(wantSQL, sn.ID, stored(state), sn.versionID, sn.idle.Milliseconds(), flag(sn.resume), tx.Now().UnixMilli(), flag(sn.Restarting), sn.archive); err != nil {
 		return fmt.Errorf("save Session %s: %w", sn.ID, err)
 	}
 	return nil
@@ -478,6 +485,8 @@ func wakeHint(state string) string {
 		return "Wait until it runs."
 	case Failed:
 		return "Look at its log, then try it again."
+	case Archiving, Archived:
+		return "Restore it first."
 	}
 	return "It can't be used any more."
 }
@@ -487,12 +496,13 @@ func scanSession(scan func(...any) error) (Session, error) {
 	var detail string
 	var unreachable, resume, restart, idle, created, changed int64
 	err := scan(&sn.ID, &sn.repo, &sn.environment, &sn.Runner, &sn.assignment, &sn.State, &unreachable, &sn.versionID, &sn.Version, &sn.Branch,
-		&sn.WorkBranch, &sn.DiskSize, &idle, &resume, &restart, &detail, &created, &sn.CreatedBy, &changed, &sn.createdBy, &sn.githubID)
+		&sn.WorkBranch, &sn.DiskSize, &idle, &resume, &restart, &sn.archive, &detail, &created, &sn.CreatedBy, &changed, &sn.createdBy, &sn.githubID)
 	if err != nil {
 		return Session{}, err
 	}
 	sn.Unreachable, sn.resume, sn.Restarting = unreachable != 0, resume != 0, restart != 0
 	sn.idle = time.Duration(idle) * time.Millisecond
+	sn.State, sn.Freed = shown(sn.State, sn.archive), sn.archive == wire.ArchiveDisks
 	sn.CreatedAt, sn.ChangedAt = time.UnixMilli(created), time.UnixMilli(changed)
 	if err := json.Unmarshal([]byte(detail), &sn.Detail); err != nil {
 		return Session{}, fmt.Errorf("decode Session %s: %w", sn.ID, err)

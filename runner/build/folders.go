@@ -114,6 +114,10 @@ func PrepareFolders(m sandbox.Mounted, had bool) (workspace string, lost []strin
 	return workspace, lost, nil
 }
 
+// KeptWhenArchived are the folders of a Session's disk that an archived Session keeps of it, though all else is given up: the Workspace,
+// wherever a version of claude-hub had it.
+func KeptWhenArchived() []string { return []string{WorkspaceFolder, earlierFolder} }
+
 // makeWay takes away what is in a folder's place. A damaged folder is not deleted, which may need just what is damaged in it.
 func makeWay(path string) error {
 	if fi, err := os.Lstat(path); err == nil && !fi.IsDir() {

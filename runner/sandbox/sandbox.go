@@ -63,6 +63,11 @@ type Engine interface {
 	// a build calls it now and then, so that its snapshot has little left to wait for.
 	Flush(ctx context.Context, d Disk) error
 
+	// Clear deletes all that is on a disk but the root filesystem, which is Remove's, and the folders that keep names
+	// ("session/workspace"), and gives the space back to the host; the disk is unmounted then. Whatever it is killed in, a
+	// folder is in its place whole or not at all. The error is ErrRunning while a Sandbox uses the disk.
+	Clear(ctx context.Context, d Disk, keep ...string) error
+
 	// DeleteDisk unmounts and deletes a disk and all that is on it. The error is ErrRunning while a Sandbox uses it.
 	DeleteDisk(ctx context.Context, d Disk) error
 }

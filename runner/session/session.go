@@ -1,7 +1,7 @@
 // Package session is a Session on the Runner's host: its disk with the Workspace, which outlives every Sandbox, and the
 // Sandbox that runs on it while the Session is awake (ADR 0006).
 //
-// A Machine does what its caller says, one thing at a time: Wake, Sleep, Remove. Each can be repeated after the Runner's
+// A Machine does what its caller says, one thing at a time: Wake, Sleep, Archive, Remove. Each can be repeated after the Runner's
 // process was killed at any point of it. What is in the Workspace is lost by none of them but Remove.
 package session
 
@@ -51,7 +51,7 @@ type State struct {
 	Build   build.Marks `json:"build"` // of a build for this Session that is under way
 }
 
-// Machine is one Session. Wake, Sleep, Remove and Adopt are called by one goroutine at a time, the rest by any.
+// Machine is one Session. Wake, Sleep, Archive, Remove and Adopt are called by one goroutine at a time, the rest by any.
 type Machine struct {
 	id    string
 	b     *build.Builder
@@ -166,6 +166,9 @@ func (m *Machine) Detail() wire.SessionDetail {
 func (m *Machine) Keeps(name, key string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.payload.Archive != "" { // it wakes on whatever is the newest version then
+		return m.st.Base == name
+	}
 	return m.st.Base == name || m.st.Build.Base == name || m.st.Build.Key == key || m.payload.BuildKey == key
 }
 

@@ -32,6 +32,17 @@ const (
 	StateBusy = "busy"
 	// StateRemoved ends an assignment: nothing of it is left on the Runner. Of a Test build its snapshot stays.
 	StateRemoved = "removed"
+	// StateArchived is asleep with all given up that Session.Archive names.
+	StateArchived = "archived"
+)
+
+// CanArchive is the capability of a Runner that knows Session.Archive.
+const CanArchive = "archive"
+
+// What an archived Session gives up beside its processes.
+const (
+	ArchiveSandbox = "sandbox" // its root filesystem
+	ArchiveDisks   = "disks"   // also dependency folders, package caches and Docker's data: all of its disk but the Workspace
 )
 
 // Phases of a Test build and of a Session's start, in their order.
@@ -99,6 +110,7 @@ type Session struct {
 	WorkBranch string `json:"work_branch"`
 	DiskSize   int64  `json:"disk_size"` // bytes
 	IdleMS     int64  `json:"idle_ms"`   // a request to sleep is refused (StateBusy) when idle for less; 0: sleep by hand
+	Archive    string `json:"archive,omitempty"` // with a wish to stop: ArchiveSandbox, ArchiveDisks
 	Person     Person `json:"person"`
 }
 

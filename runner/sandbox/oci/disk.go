@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -238,6 +239,66 @@ func (e *Engine) Flush(_ context.Context, d sandbox.Disk) error {
 		return err
 	}
 	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
+}
+
+// Clear is sandbox.Engine's.
+func (e *Engine) Clear(ctx context.Context, d sandbox.Disk, keep ...string) error {
+	defer e.disks.locks.lock(d.Path)()
+	if id, used := e.disks.user(d.Path); used {
+		return sandbox.Errorf(sandbox.ErrRunning, "the disk %s is used by the Sandbox %s: stop that first", d.Path, id)
+	}
+	m, err := e.mountDisk(ctx, d)
+	if err != nil {
+		return err
+	}
+	e.disks.tidying(d.Path).Wait()
+	if err := setAside(m.Folder, "", append(keep, rootName, "lost+found")); err != nil {
+		return err
+	}
+	if err := emptyTrash(m.Folder); err != nil {
+		return err
+	}
+	return e.unmountDisk(d.Path)
+}
+
+// setAside makes trash of what is in a folder of the disk mounted at top, but for the paths on the disk that keep names.
+func setAside(top, folder string, keep []string) error {
+	entries, err := os.ReadDir(filepath.Join(top, folder))
+	if err != nil {
+		return err
+	}
+	for _, d := range entries {
+		path := filepath.Join(folder, d.Name())
+		above := func(k string) bool { return strings.HasPrefix(k, path+"/") }
+		switch {
+		case slices.Contains(keep, path), strings.HasPrefix(path, trashMark):
+		case d.IsDir() && slices.ContainsFunc(keep, above):
+			if err := setAside(top, path, keep); err != nil {
+				return err
+			}
+		default:
+			if err := os.Rename(filepath.Join(top, path), filepath.Join(top, trashMark+randomID())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// emptyTrash deletes what earlier steps made trash of.
+func emptyTrash(top string) error {
+	entries, err := os.ReadDir(top)
+	if err != nil {
+		return err
+	}
+	for _, d := range entries {
+		if strings.HasPrefix(d.Name(), trashMark) {
+			if err := removeTree(filepath.Join(top, d.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // DeleteDisk is sandbox.Engine's.
