@@ -15,23 +15,23 @@ import (
 
 func sessionCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "session", Short: "Sessions: start, work in, sleep, wake, restart, delete",
+		Use: "session", Short: "Sessions: start, work in, sleep, wake, restart, archive, delete",
 		Long: `A Session is a person or Claude Code at work on a branch, in a Sandbox of a Runner. Its Workspace outlives every
 Sandbox. Sessions are named by their id, or by the start or the end of it (6 characters at least).`,
 		Example: "  claude-hub session start --repo acme/rocket\n  claude-hub session shell 1a2b3c4d\n  claude-hub session exec 1a2b3c4d -- make test",
 	}
 	c.AddCommand(sessionStartCommand(), sessionListCommand(), sessionShowCommand(), sessionExecCommand(), sessionShellCommand(), sessionCopyCommand(), sessionForwardCommand(), sessionLogsCommand(),
 		sessionDo("sleep", "Stop the Sandbox; Workspace and disks stay", asleep, (*client.Client).Sleep),
-		sessionDo("wake", "Boot the Sandbox again, from the newest version", running, (*client.Client).Wake),
-		sessionRestartCommand(),
+		sessionWakeCommand(), sessionRestartCommand(),
 		sessionDo("retry", "Start a failed Session again", running, (*client.Client).Retry),
-		sessionDeleteCommand())
+		sessionArchiveCommand(), sessionRestoreCommand(), sessionDeleteCommand())
 	return c
 }
 
 const (
-	running = "running"
-	asleep  = "asleep"
+	running  = "running"
+	asleep   = "asleep"
+	archived = "archived"
 )
 
 // settled tells that a Session is where it was going, or failed. A running one has its start script behind it, so that
@@ -125,16 +125,27 @@ goes to stdout. Ctrl-C ends the waiting, not the Session.`,
 
 func sessionListCommand() *cobra.Command {
 	var output string
+	var putAway bool
 	c := &cobra.Command{
-		Use: "ls", Short: "List Sessions", Args: cobra.NoArgs, Example: "  claude-hub session ls -o json",
+		Use: "ls", Short: "List Sessions", Args: cobra.NoArgs, Example: "  claude-hub session ls -o json\n  claude-hub session ls --archived",
+		Long: "List the Sessions of every Repo that you may use, newest first. Archived ones are apart: --archived lists them.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			hub, err := connect()
 			if err != nil {
 				return err
 			}
-			all, err := hub.AllSessions(c.Context())
+			every, err := hub.AllSessions(c.Context())
 			if err != nil {
 				return err
+			}
+			all := []schema.Session{}
+			for _, s := range every {
+				if (s.State == archived) == putAway {
+					all = append(all, s)
+				}
+			}
+			if n := len(every) - len(all); n > 0 && !putAway {
+				fmt.Fprintf(c.ErrOrStderr(), "%d archived: claude-hub session ls --archived\n", n)
 			}
 			if output == "json" {
 				return printJSON(c, all)
@@ -151,6 +162,7 @@ func sessionListCommand() *cobra.Command {
 		},
 	}
 	outputFlag(c, &output)
+	c.Flags().BoolVar(&putAway, "archived", false, "list archived Sessions")
 	return c
 }
 

@@ -172,6 +172,13 @@ func (s *story) theWorkspaceOutlivesSleepAndVersions(id, image string) {
 	s.wants(s.CLI("session", "exec", id, "--", "cat", "/workspace/mine", "/opt/tool"), 0, "mine\ntool two\n", "")
 	s.valuesArrived(id)
 	s.wants(s.CLI("session", "exec", id, "--", "cat", "/opt/by-hand"), 1, "", "No such file")
+
+	s.OK("session", "exec", id, "--", "sh", "-c", "echo cached > $XDG_CACHE_HOME/tool")
+	s.wants(s.CLIWith("no\n", "session", "archive", id), 1, "", "package caches")
+	s.OK("session", "archive", id, "--yes")
+	s.wants(s.CLI("session", "wake", id), 1, "", "This Session is archived")
+	s.OK("session", "restore", id, "--wake")
+	s.wants(s.CLI("session", "exec", id, "--", "sh", "-c", "cat /workspace/mine /opt/tool; ls $XDG_CACHE_HOME"), 0, "mine\ntool two\n", "")
 }
 
 // variables are those of the story's second version, by name: one of each sort, with what a shell or a pipe could change.

@@ -97,6 +97,23 @@ func TestTheWholeStoryWorksByFormsAlone(t *testing.T) {
 		b.see(to, "It has no Sandbox", ">Wake<")
 		b.see(repoPath+"/sessions", "asleep", "mine")
 
+		b.see(to+"/archive", "will be gone. The Workspace stays.", "It held 2 uncommitted files")
+		b.posted(to+"/archive", nil)
+		b.see(to, "It is being put away", ">Restore<")
+		r.MustReport(r.Item(), wire.StateArchived, wire.SessionDetail{Workspace: true})
+		b.see(to, "It is put away on Runner", ">Restore and wake<")
+		b.see(repoPath+"/sessions", "Archived: 1", "mine")
+		if p := b.get(to); strings.Contains(p.body, ">Wake<") || strings.Contains(p.body, "Archive…") {
+			t.Errorf("an archived Session can be woken:\n%s", p.body)
+		}
+		b.posted(to+"/restore", url.Values{"wake": {"on"}})
+		b.see(to, "is booting its Sandbox again")
+		r.MustReport(r.Item(), wire.StateRunning, wire.SessionDetail{Workspace: true, Version: 1})
+		b.posted(to+"/archive", nil)
+		b.posted(to+"/restore", nil) // before its Runner got to it
+		r.MustReport(r.Item(), wire.StateAsleep, wire.SessionDetail{Workspace: true, Unsaved: &wire.Unsaved{Files: 2, Commits: 1, At: 1_700_000_000_000}})
+		b.see(to, "It has no Sandbox")
+
 		ask := b.posted(to+"/count", nil)
 		b.see(ask, "It held 2 uncommitted files and 1 unpushed commit at 2023-11-14 22:13 UTC")
 		p = b.post(to+"/delete", url.Values{"confirm": {"yes"}})

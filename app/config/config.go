@@ -32,6 +32,8 @@ type Hub struct {
 	AutoTest    bool          `yaml:"auto_test"`
 	IdleAfter   time.Duration `yaml:"idle_after"`
 	SessionDisk envspec.Size  `yaml:"session_disk"`
+	// ArchiveKeepsDisks has archived Sessions keep more than their Workspace.
+	ArchiveKeepsDisks bool `yaml:"archive_keeps_disks"`
 
 	EncryptionKeys    Secrets `yaml:"encryption_keys"`
 	EncryptionKeyFile string  `yaml:"encryption_key_file"`

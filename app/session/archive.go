@@ -66,8 +66,14 @@ func (s *Service) Archive(ctx context.Context, g access.Grant, id string) error 
 	})
 }
 
-// ArchiveFrees says whether Archive gives up all of a Session's disk but the Workspace, and not only its Sandbox.
-func (s *Service) ArchiveFrees() bool { return !s.o.ArchiveKeepsDisks }
+// ArchiveLoses says what Archive gives up on this Hub, and what it keeps.
+func (s *Service) ArchiveLoses() string {
+	if s.o.ArchiveKeepsDisks {
+		return "Its Sandbox is given up: programs that were installed outside the Workspace and the disks will be gone. The Workspace and the disks stay."
+	}
+	return "Its Sandbox and its disks are given up: programs that were installed outside the Workspace, dependency folders, package caches, " +
+		"and Docker's images, containers and volumes will be gone. The Workspace stays."
+}
 
 // Restore brings an archived Session back: asleep, or with wake at once on its way up from the newest version. Its Workspace is as it was;
 // the Sandbox is a fresh one. One that is only about to be archived may keep what its Runner hasn't given up yet.

@@ -85,7 +85,8 @@ type Session struct {
 	Freed       bool // Archiving or Archived: of its disk, all but the Workspace is given up, too
 	Unreachable bool // its Runner has been silent for a whole lease; nothing of it is given up for that
 	Runner      string
-	Version     int // of the Environment: what it boots from next
+	Version     int    // of the Environment: what it boots from next
+	BuildKey    string // of that version
 	Branch      string
 	WorkBranch  string
 	DiskSize    int64
@@ -495,7 +496,7 @@ func scanSession(scan func(...any) error) (Session, error) {
 	var sn Session
 	var detail string
 	var unreachable, resume, restart, idle, created, changed int64
-	err := scan(&sn.ID, &sn.repo, &sn.environment, &sn.Runner, &sn.assignment, &sn.State, &unreachable, &sn.versionID, &sn.Version, &sn.Branch,
+	err := scan(&sn.ID, &sn.repo, &sn.environment, &sn.Runner, &sn.assignment, &sn.State, &unreachable, &sn.versionID, &sn.Version, &sn.BuildKey, &sn.Branch,
 		&sn.WorkBranch, &sn.DiskSize, &idle, &resume, &restart, &sn.archive, &detail, &created, &sn.CreatedBy, &changed, &sn.createdBy, &sn.githubID)
 	if err != nil {
 		return Session{}, err

@@ -3,7 +3,7 @@ package session
 const (
 	insertSQL = `INSERT INTO sessions (id, repo_id, environment_id, runner_id, assignment_id, state, version_id, branch, work_branch, disk_size, detail, created_at, created_by, changed_at)
 VALUES ($1, $2, $3, $4, $5, 'starting', $6, $7, $8, $9, '{}', $10, $11, $10)`
-	columns = `SELECT s.id, s.repo_id, s.environment_id, s.runner_id, s.assignment_id, s.state, s.unreachable, s.version_id, v.number, s.branch, s.work_branch,
+	columns = `SELECT s.id, s.repo_id, s.environment_id, s.runner_id, s.assignment_id, s.state, s.unreachable, s.version_id, v.number, v.build_key, s.branch, s.work_branch,
 s.disk_size, s.idle_ms, s.resume, s.restart, s.archive, s.detail, s.created_at, COALESCE((SELECT login FROM people p WHERE p.id = s.created_by), s.created_by), s.changed_at,
 s.created_by, COALESCE((SELECT github_id FROM people p WHERE p.id = s.created_by), 0)
 FROM sessions s JOIN versions v ON v.id = s.version_id `

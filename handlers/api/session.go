@@ -42,7 +42,7 @@ func (a *api) allSessions(w http.ResponseWriter, r *http.Request, who access.Per
 			return err
 		}
 		for _, sn := range all {
-			list = append(list, sessionOf(sn, repo, names))
+			list = append(list, a.sessionOf(sn, repo, names))
 		}
 	}
 	return answer(w, http.StatusOK, list)
@@ -60,16 +60,16 @@ func (a *api) sessions(w http.ResponseWriter, r *http.Request, g access.Grant) e
 		}
 		list := make([]schema.Session, 0, len(all))
 		for _, sn := range all {
-			list = append(list, sessionOf(sn, g.Repo(), names))
+			list = append(list, a.sessionOf(sn, g.Repo(), names))
 		}
 		return list, nil
 	})
 }
 
-func sessionOf(sn session.Session, repo access.Repo, names map[string]string) schema.Session {
+func (a *api) sessionOf(sn session.Session, repo access.Repo, names map[string]string) schema.Session {
 	return schema.Session{
 		ID: sn.ID, Repo: repoOf(repo), State: sn.State, Restarting: sn.Restarting, Unreachable: sn.Unreachable, Runner: schema.RunnerRef{ID: sn.Runner, Name: cmp.Or(names[sn.Runner], "(revoked)")},
-		Version: sn.Version, Branch: sn.Branch, WorkBranch: sn.WorkBranch, DiskSize: sn.DiskSize, Detail: sn.Detail, Unsaved: sn.UnsavedSentence(),
+		Version: sn.Version, BuildKey: sn.BuildKey, Branch: sn.Branch, WorkBranch: sn.WorkBranch, DiskSize: sn.DiskSize, Detail: sn.Detail, Unsaved: sn.UnsavedSentence(), Loses: a.Sessions.ArchiveLoses(),
 		CreatedAt: sn.CreatedAt.UTC(), CreatedBy: sn.CreatedBy, ChangedAt: sn.ChangedAt.UTC(),
 	}
 }
@@ -94,7 +94,7 @@ func (a *api) startSession(w http.ResponseWriter, r *http.Request, g access.Gran
 	if err != nil {
 		return err
 	}
-	return answer(w, http.StatusCreated, sessionOf(sn, g.Repo(), names))
+	return answer(w, http.StatusCreated, a.sessionOf(sn, g.Repo(), names))
 }
 
 func (a *api) session(w http.ResponseWriter, r *http.Request, g access.Grant) error {
@@ -110,7 +110,27 @@ func (a *api) readSession(ctx context.Context, g access.Grant, id string) (schem
 	if err != nil {
 		return schema.Session{}, err
 	}
-	return sessionOf(sn, g.Repo(), names), nil
+	return a.sessionOf(sn, g.Repo(), names), nil
+}
+
+func (a *api) restoreSession(w http.ResponseWriter, r *http.Request, g access.Grant) error {
+	var in schema.RestoreSession
+	if err := decode(r, &in); err != nil {
+		return err
+	}
+	id := mux.Vars(r)["session"]
+	if err := a.Sessions.Restore(r.Context(), g, id, in.Wake); err != nil {
+		return err
+	}
+	return a.answerSession(w, r, g, id)
+}
+
+func (a *api) answerSession(w http.ResponseWriter, r *http.Request, g access.Grant, id string) error {
+	sn, err := a.readSession(r.Context(), g, id)
+	if err != nil {
+		return err
+	}
+	return answer(w, http.StatusOK, sn)
 }
 
 // changeSession answers the Session as it is after the change.
@@ -123,11 +143,7 @@ func (a *api) changeSession(change func(context.Context, access.Grant, string) e
 		if err := change(r.Context(), g, id); err != nil {
 			return err
 		}
-		sn, err := a.readSession(r.Context(), g, id)
-		if err != nil {
-			return err
-		}
-		return answer(w, http.StatusOK, sn)
+		return a.answerSession(w, r, g, id)
 	}
 }
 

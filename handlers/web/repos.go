@@ -162,6 +162,7 @@ func (w *Web) repoRow(r *http.Request, g access.Grant) (RepoRow, error) {
 			row.Asleep++
 		case session.Failed:
 			row.Failed++
+		case session.Archived:
 		default:
 			row.Running++
 		}
@@ -230,7 +231,7 @@ func (w *Web) repo(rw http.ResponseWriter, r *http.Request, g access.Grant) erro
 	if err != nil {
 		return err
 	}
-	all := sessionRows(sessions, runners, env.Current)
+	all, _ := apart(sessionRows(sessions, runners, env.Current))
 	p.Sessions = all[:min(len(all), fewRows)]
 	if movingTests(p.Tests) || movingSessions(all) {
 		p.Refresh = pollMoving

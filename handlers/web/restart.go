@@ -12,7 +12,8 @@ import (
 type restartPage struct {
 	Page
 	Session session.Session
-	Next    int // the version it moves to, if that is another; 0: the same
+	Next    int  // the version it moves to, if that is another; 0: the same
+	Fresh   bool // it does with a fresh root filesystem
 }
 
 // restartPage says what a restart takes away before anybody asks for one.
@@ -28,7 +29,7 @@ func (w *Web) restartPage(rw http.ResponseWriter, r *http.Request, g access.Gran
 	if err != nil {
 		return err
 	}
-	return w.render(rw, r, http.StatusOK, "restart", restartPage{
-		Page: w.repoPage(r, g, "sessions", "Restart Session "+short(sn.ID)), Session: sn, Next: newer(env, sn),
-	})
+	p := restartPage{Page: w.repoPage(r, g, "sessions", "Restart Session "+short(sn.ID)), Session: sn}
+	p.Next, p.Fresh = newer(env, sn)
+	return w.render(rw, r, http.StatusOK, "restart", p)
 }

@@ -46,10 +46,22 @@ func sessionRows(all []session.Session, runners []fleet.Runner, current *environ
 // moving tells that a state leads to another by itself.
 func moving(state string) bool {
 	switch state {
-	case session.Starting, session.Stopping, session.Waking, session.Deleting:
+	case session.Starting, session.Stopping, session.Waking, session.Archiving, session.Deleting:
 		return true
 	}
 	return false
+}
+
+// apart takes archived Sessions out of a list.
+func apart(all []SessionRow) (rows, archived []SessionRow) {
+	for _, r := range all {
+		if r.State == session.Archived {
+			archived = append(archived, r)
+		} else {
+			rows = append(rows, r)
+		}
+	}
+	return rows, archived
 }
 
 func movingSessions(rows []SessionRow) bool {
@@ -68,6 +80,7 @@ type sessionsPage struct {
 	AnyFit   bool
 	Current  *environment.Version
 	Sessions []SessionRow
+	Archived []SessionRow
 	Lacking  []LackingValue // of the applied version
 }
 
@@ -99,7 +112,7 @@ func (w *Web) showSessions(rw http.ResponseWriter, r *http.Request, g access.Gra
 	if err != nil {
 		return err
 	}
-	p.Sessions = sessionRows(all, runners, env.Current)
+	p.Sessions, p.Archived = apart(sessionRows(all, runners, env.Current))
 	if movingSessions(p.Sessions) && !form.Failed() {
 		p.Refresh = pollMoving
 	}
@@ -137,7 +150,8 @@ type sessionPage struct {
 	Session     session.Session
 	Meaning     string // of its state, and what to do
 	Runner      string
-	Next        int // the version it will boot from next, if that is another; 0: the same
+	Next        int  // the version it will boot from next, if that is another; 0: the same
+	Fresh       bool // it will with a fresh root filesystem
 	Phases      []Phase
 	Progress    *wire.Progress
 	Failure     *Failure
@@ -149,7 +163,7 @@ type sessionPage struct {
 	Lacking     []LackingValue // of the version it boots from next
 }
 
-// Can tells which of sleep, wake, restart, retry and delete the Session takes now.
+// Can tells which of sleep, wake, restart, retry, archive, restore and delete the Session takes now.
 func (p sessionPage) Can(what string) bool {
 	switch what {
 	case "sleep":
@@ -160,16 +174,21 @@ func (p sessionPage) Can(what string) bool {
 		return p.Session.State == session.Running
 	case "retry":
 		return p.Session.State == session.Failed
+	case "archive":
+		return archivable(p.Session)
+	case "restore":
+		return p.Session.State == session.Archived || p.Session.State == session.Archiving
 	}
 	return p.Session.State != session.Deleting
 }
 
-// newer is the number of the applied version if sn stands on an older one, else 0.
-func newer(env environment.Environment, sn session.Session) int {
+// newer is the number of the applied version if sn stands on an older one, else 0; fresh: the root filesystem doesn't outlive the
+// move, since it is of another build.
+func newer(env environment.Environment, sn session.Session) (next int, fresh bool) {
 	if env.Current != nil && env.Current.Number > sn.Version {
-		return env.Current.Number
+		return env.Current.Number, string(env.Current.BuildKey) != sn.BuildKey
 	}
-	return 0
+	return 0, false
 }
 
 // Announce is the state in one sentence.
@@ -198,6 +217,10 @@ func meaning(sn session.Session, runner string) string {
 			return "Its Sandbox did not come up. The Workspace is kept. Look at the log, then try again."
 		}
 		return "Its Sandbox did not come up. Look at the log, then try again."
+	case session.Archiving:
+		return "It is being put away: its Sandbox is stopped and given up" + freed(sn) + ". The Workspace stays."
+	case session.Archived:
+		return "It is put away on Runner " + runner + ": the Workspace is kept, its Sandbox was given up" + freed(sn) + ". Nothing wakes it until it is restored."
 	case session.Deleting:
 		return "Its Workspace and disks are being deleted."
 	}
@@ -239,7 +262,7 @@ func (w *Web) showSession(rw http.ResponseWriter, r *http.Request, g access.Gran
 	if p.Lacking, err = w.lacking(r.Context(), g, env.Current); err != nil {
 		return err
 	}
-	p.Next = newer(env, sn)
+	p.Next, p.Fresh = newer(env, sn)
 	if sn.Detail.WokeMS > 0 {
 		p.Woke = took(time.Duration(sn.Detail.WokeMS) * time.Millisecond)
 	}

@@ -169,7 +169,10 @@ func everyPage(now time.Time) map[string][]any {
 			environmentPage{Page: moving, Form: Form{Values: formOf(envspec.Spec{Folders: &none})}},
 		},
 		"restart": {
-			restartPage{Page: inRepo("sessions"), Session: session.Session{ID: "s", Version: 1}}, restartPage{Page: moving, Session: session.Session{ID: "s", Version: 1}, Next: 2},
+			restartPage{Page: inRepo("sessions"), Session: session.Session{ID: "s", Version: 1}}, restartPage{Page: moving, Session: session.Session{ID: "s", Version: 1}, Next: 2}, restartPage{Page: moving, Session: session.Session{ID: "s", Version: 1}, Next: 2, Fresh: true},
+		},
+		"archive": {
+			archivePage{Page: inRepo("sessions"), Session: session.Session{ID: "s"}, Loses: hostile, Unsaved: hostile}, archivePage{Page: moving, Session: session.Session{ID: "s", State: session.Running}},
 		},
 		"delete": {
 			deletePage{Page: inRepo("sessions"), Session: session.Session{ID: "s"}, Runner: hostile, Counting: true},
@@ -218,12 +221,12 @@ func everyPage(now time.Time) map[string][]any {
 		}
 	}
 	rows := []SessionRow{}
-	for i, state := range []string{session.Starting, session.Running, session.Stopping, session.Asleep, session.Waking, session.Failed, session.Deleting} {
+	for i, state := range []string{session.Starting, session.Running, session.Stopping, session.Asleep, session.Waking, session.Failed, session.Archiving, session.Archived, session.Deleting} {
 		rows = append(rows, sessionRow(state))
-		sn := session.Session{ID: "0123456789abc", State: state, Unreachable: i%2 == 0, Version: 1, Branch: hostile, WorkBranch: hostile, DiskSize: 20 << 30, CreatedAt: now, CreatedBy: hostile}
+		sn := session.Session{ID: "0123456789abc", State: state, Unreachable: i%2 == 0, Freed: i%2 == 0, Version: 1, Branch: hostile, WorkBranch: hostile, DiskSize: 20 << 30, CreatedAt: now, CreatedBy: hostile}
 		sn.Detail.Notes = []string{hostile}
 		for j, f := range failures {
-			p := sessionPage{Page: moving, Session: sn, Meaning: meaning(sn, hostile), Runner: hostile, Next: j, Phases: steps, Failure: f, StartFailed: failures[len(failures)-1-j], Woke: "71 ms", Lacking: lacking[:j%2], Log: tails[j%2], Shell: hostile,
+			p := sessionPage{Page: moving, Session: sn, Meaning: meaning(sn, hostile), Runner: hostile, Next: j, Fresh: j > 1, Phases: steps, Failure: f, StartFailed: failures[len(failures)-1-j], Woke: "71 ms", Lacking: lacking[:j%2], Log: tails[j%2], Shell: hostile,
 				Terminals: terminalRows([]fleet.Terminal{{ID: "a", OpenedBy: hostile, Opened: now}, {ID: "b", OpenedBy: "ana", Opened: now, Ended: now, Exit: wire.ChannelExit{Code: 125, Failed: hostile}}}, "/p")[:j%3]}
 			if p.Meaning == "" {
 				panic("no words for the state " + state)
@@ -234,7 +237,7 @@ func everyPage(now time.Time) map[string][]any {
 	pages["terminal"] = []any{
 		terminalPage{Page: inRepo("sessions"), Session: "0123456789abc", Path: "/p", By: hostile, Nonce: "n", Shell: hostile}, terminalPage{Page: moving, Session: "s", Path: "/p", By: "ana", Ended: hostile, Nonce: "n"},
 	}
-	pages["sessions"] = append(pages["sessions"], sessionsPage{Page: moving, Current: &version, Runners: runners, AnyFit: true, Sessions: rows, Lacking: lacking})
+	pages["sessions"] = append(pages["sessions"], sessionsPage{Page: moving, Current: &version, Runners: runners, AnyFit: true, Sessions: rows, Lacking: lacking}, sessionsPage{Page: moving, Current: &version, Archived: rows})
 	maps.Copy(pages, setupPages(base, now))
 	pages["deliveries"] = []any{deliveriesPage{Page: base}, deliveriesPage{Page: moving, Asides: []webhook.Aside{
 		{ID: "g-1", Event: hostile, Action: hostile, Received: now.Add(-time.Hour), Set: now, Tries: 1, Why: hostile}, {ID: "g-2", Event: "push", Set: now, Tries: 12, Why: "It failed."},

@@ -108,8 +108,8 @@ type Session struct {
 	Repo       Repo   `json:"repo"`
 	Branch     string `json:"branch,omitempty"` // cloned from; empty: the default branch
 	WorkBranch string `json:"work_branch"`
-	DiskSize   int64  `json:"disk_size"` // bytes
-	IdleMS     int64  `json:"idle_ms"`   // a request to sleep is refused (StateBusy) when idle for less; 0: sleep by hand
+	DiskSize   int64  `json:"disk_size"`         // bytes
+	IdleMS     int64  `json:"idle_ms"`           // a request to sleep is refused (StateBusy) when idle for less; 0: sleep by hand
 	Archive    string `json:"archive,omitempty"` // with a wish to stop: ArchiveSandbox, ArchiveDisks
 	Person     Person `json:"person"`
 }

@@ -266,7 +266,7 @@ func (c *Client) WaitSession(ctx context.Context, repo int64, id string, until f
 	}
 }
 
-// Sleep, Wake, Restart, Retry and Count are what a person asks of a Session; each can be asked again.
+// Sleep, Wake, Restart, Retry, Archive and Count are what a person asks of a Session; each can be asked again.
 func (c *Client) Sleep(ctx context.Context, repo int64, id string) (schema.Session, error) {
 	return c.ask(ctx, repo, id, "sleep", true)
 }
@@ -284,6 +284,17 @@ func (c *Client) Restart(ctx context.Context, repo int64, id string) (schema.Ses
 // Retry is described with Sleep.
 func (c *Client) Retry(ctx context.Context, repo int64, id string) (schema.Session, error) {
 	return c.ask(ctx, repo, id, "retry", false)
+}
+
+// Archive is described with Sleep. What it gives up is schema.Session.Loses.
+func (c *Client) Archive(ctx context.Context, repo int64, id string) (schema.Session, error) {
+	return c.ask(ctx, repo, id, "archive", true)
+}
+
+// RestoreSession brings an archived Session back, asleep, or with wake on its way up.
+func (c *Client) RestoreSession(ctx context.Context, repo int64, id string, wake bool) (s schema.Session, err error) {
+	_, err = c.do(ctx, post(repoPath(repo, "sessions", id, "restore"), schema.RestoreSession{Wake: wake}), &s)
+	return s, err
 }
 
 // Count has what exists in the Workspace only counted anew, if the Session runs. The answer comes as Detail.Unsaved.

@@ -194,19 +194,26 @@ type StartSession struct {
 type Session struct {
 	ID          string             `json:"id"`
 	Repo        Repo               `json:"repo"`
-	State       string             `json:"state"`                // starting, running, stopping, asleep, waking, failed, deleting
+	State       string             `json:"state"`                // starting, running, stopping, asleep, waking, failed, archiving, archived, deleting
 	Restarting  bool               `json:"restarting,omitempty"` // stopping and waking as the halves of a restart
 	Unreachable bool               `json:"unreachable"`
 	Runner      RunnerRef          `json:"runner"`
-	Version     int                `json:"version"` // of the Environment, which it boots from next
+	Version     int                `json:"version"`   // of the Environment, which it boots from next
+	BuildKey    string             `json:"build_key"` // of that version: a boot from a version with another one replaces the root filesystem
 	Branch      string             `json:"branch,omitempty"`
 	WorkBranch  string             `json:"work_branch"`
 	DiskSize    int64              `json:"disk_size"`
 	Detail      wire.SessionDetail `json:"detail"`
 	Unsaved     string             `json:"unsaved"` // what exists in its Workspace only, in a sentence
+	Loses       string             `json:"loses"`   // what archiving gives up, and what it keeps, in sentences
 	CreatedAt   time.Time          `json:"created_at"`
 	CreatedBy   string             `json:"created_by"`
 	ChangedAt   time.Time          `json:"changed_at"`
+}
+
+// RestoreSession brings an archived Session back.
+type RestoreSession struct {
+	Wake bool `json:"wake,omitempty"` // at once; else it is asleep
 }
 
 // Delete gives up a Session with its Workspace; Confirm is its id.
