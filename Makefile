@@ -5,10 +5,11 @@ export CGO_ENABLED := 0
 DATA      ?= /var/lib/claude-hub/dev
 VERSION   := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 BINARY    := bin/claude-hub
+RUNSC     := bin/runsc
 GOTESTSUM := gotest.tools/gotestsum@v1.12.3
 STATIC    := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
-.PHONY: help run build test lint e2e kill storm canary bench generate assets deps-run deps-test deps-bench
+.PHONY: help run build test lint e2e kill test-runsc storm canary bench generate assets deps-run deps-test deps-bench
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -24,11 +25,15 @@ build: ## build the one static binary
 RETRY  ?= 0
 FLAKED := bin/flaked
 
-test: deps-test lint build ## all tests, a short e2e and a short kill test included (ten minutes on two cores, fifteen the first time)
+test: deps-test lint build ## all tests, a short e2e and a short kill test included (ten minutes on two cores, twenty the first time)
 	@rm -f $(FLAKED)
 	@CLAUDE_HUB_BINARY=$(abspath $(BINARY)) go run $(GOTESTSUM) --format pkgname-and-test-fails --packages ./... \
 		--rerun-fails=$(RETRY) --rerun-fails-max-failures 5 --rerun-fails-report $(FLAKED) -- -timeout 25m -p 2
 	@if [ -s $(FLAKED) ]; then echo "tried more than once:"; cat $(FLAKED); fi
+
+test-runsc: deps-test ## the tests of Sandboxes with gVisor as their kernel, in place of the short set that make test has (RUN=pattern)
+	@go test -c -o bin/oci.test ./runner/sandbox/oci
+	@cd runner/sandbox/oci && $(CURDIR)/bin/oci.test -runtime $(CURDIR)/$(RUNSC) -test.v -test.timeout 25m -test.run "$(RUN)" | grep -v '^=== '; exit $${PIPESTATUS[0]}
 
 lint: ## gofmt, go vet, staticcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not gofmt-ed:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
@@ -71,6 +76,7 @@ deps-run:
 
 deps-test:
 	@scripts/packages test
+	@scripts/runsc $(RUNSC)
 
 deps-bench:
 	@scripts/packages bench

@@ -63,9 +63,9 @@ func runnerListCommand() *cobra.Command {
 				if d := r.Disk; d != nil {
 					builds, free = fmt.Sprintf("%d (%s)", d.Builds, imageSize(d.BuildBytes)), imageSize(d.Free)
 				}
-				rows = append(rows, []string{r.Name, state, r.Platform, r.Version, builds, free, r.Update})
+				rows = append(rows, []string{r.Name, state, r.Platform, r.Version, r.Engine, builds, free, r.Update})
 			}
-			return printTable(c, "NAME|STATE|PLATFORM|VERSION|BUILDS|DISK FREE|NOTE", rows)
+			return printTable(c, "NAME|STATE|PLATFORM|VERSION|ENGINE|BUILDS|DISK FREE|NOTE", rows)
 		},
 	}
 	outputFlag(c, &output)

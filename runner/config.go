@@ -15,6 +15,7 @@ import (
 	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/runner/claudecode"
 	"github.com/claude-hub/claude-hub/runner/image"
+	"github.com/claude-hub/claude-hub/runner/sandbox/oci"
 )
 
 // Config is the `runner:` part of config.yml.
@@ -37,7 +38,7 @@ type Config struct {
 	BuildTimeout time.Duration `yaml:"build_timeout"`
 	// Quiet is how long a script says nothing before its log says that it is still running. Default 3m.
 	Quiet time.Duration `yaml:"quiet"`
-	// Runtime is the OCI runtime: a name on PATH or a path. Default runc. gVisor's runsc boots no Sandbox yet (docs/isolation.md).
+	// Runtime is what boots Sandboxes: runc, or gVisor's runsc (docs/isolation.md), by a name on PATH or an absolute path. Default runc.
 	Runtime string `yaml:"runtime"`
 	// RunDir holds what lives as long as the host's boot. Default /run/claude-hub, with an ending of its own for another data
 	// folder than the default one.
@@ -139,6 +140,11 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.SessionDisk <= 0 {
 		c.SessionDisk = d.SessionDisk
+	}
+	if c.Runtime != "" {
+		if err := oci.CheckRuntime(c.Runtime); err != nil {
+			return c, fmt.Errorf("runner.runtime: %w", err)
+		}
 	}
 	if err := claudecode.Check(c.ClaudeCode.Version, c.ClaudeCode.Folder); err != nil {
 		return c, err

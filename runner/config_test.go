@@ -153,3 +153,14 @@ func TestADataFolderWhoseLockIsHeldForAMomentIsNotTakenForUsed(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestARuntimeThatBootsNoSandboxIsRefused(t *testing.T) {
+	t.Parallel()
+	for runtime, ok := range map[string]bool{"": true, "runc": true, "runsc": true, "/usr/local/sbin/runc.amd64": true, "/opt/gvisor/runsc": true,
+		"crun": false, "kata": false, "gvisor": false, "bin/runsc": false} {
+		_, err := Config{Runtime: runtime}.withDefaults()
+		if (err == nil) != ok || err != nil && !strings.HasPrefix(err.Error(), "runner.runtime: ") {
+			t.Errorf("runtime %q: %v", runtime, err)
+		}
+	}
+}

@@ -450,13 +450,14 @@ func (w *worker) machineEnded(ctx context.Context) {
 	defer cancel()
 	m := w.machine
 	lived := m.Lived()
-	w.stream.Mark("the Sandbox ended by itself after %s", lived.Round(time.Second))
+	why := m.WhyEnded(ctx)
+	w.stream.Mark("the Sandbox ended by itself after %s%s", lived.Round(time.Second), why)
 	if err := m.Halt(ctx); err != nil {
 		w.log.Warn().Err(err).Msg("cleaning up after a Sandbox that ended failed")
 	}
 	if lived < crashLoop {
 		w.setFailure(&wire.Failure{Phase: wire.PhaseBoot, Code: build.CodeEnded,
-			Message: "the Sandbox ended by itself right after its boot; the Workspace is untouched"})
+			Message: "the Sandbox ended by itself right after its boot" + why + "; the Workspace is untouched"})
 		if err := w.report(wire.StateFailed); err != nil {
 			w.log.Warn().Err(err).Msg("a report could not be stored")
 		}

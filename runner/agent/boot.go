@@ -22,6 +22,9 @@ type bootFiles struct {
 	// Store is where the Sandbox's Store is found, if it has one, and Withheld the capabilities that the agent then has for itself.
 	Store    string `json:"store"`
 	Withheld []int  `json:"withheld"`
+	// GVisor: the kernel is gVisor, and the agent keeps what it starts to Pids processes.
+	GVisor bool  `json:"gvisor"`
+	Pids   int64 `json:"pids"`
 }
 
 func readBoot(config string) (b bootFiles, problems []string) {
@@ -36,7 +39,12 @@ func readBoot(config string) (b bootFiles, problems []string) {
 
 // prepare takes the Store over, and puts what is started from now on under the filter that belongs to it.
 func (a *agent) prepare(b bootFiles) error {
-	a.withheld = b.Withheld
+	a.withheld, a.gvisor = b.Withheld, b.GVisor
+	if b.GVisor && b.Pids > 0 {
+		if err := limitPids("/sys/fs/cgroup/pids/user", b.Pids); err != nil {
+			a.problems = append(a.problems, fmt.Sprintf("the number of processes isn't limited, and too many end the Sandbox: %v", err))
+		}
+	}
 	if b.Store == "" {
 		return nil
 	}
@@ -165,6 +173,14 @@ var cgroupFiles = []string{
 	"/sys/fs/cgroup/pids/user/cgroup.procs",
 	"/sys/fs/cgroup/cpu/user/cgroup.procs",
 	"/sys/fs/cgroup/cpu,cpuacct/user/cgroup.procs",
+}
+
+// limitPids makes the group that all programs are moved to, where the engine can make none.
+func limitPids(group string, most int64) error {
+	if err := os.Mkdir(group, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return os.WriteFile(group+"/pids.max", []byte(strconv.FormatInt(most, 10)), 0)
 }
 
 // oomKills is how often the kernel has killed in the Sandbox for want of memory, as far as that can be read.

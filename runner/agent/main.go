@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"math"
-	"net"
 	"os"
 	"os/signal"
 	"runtime"
@@ -14,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listenerFD is the descriptor on which the engine hands over the listening socket.
+// listenerFD is the descriptor on which the engine hands over the socket that the agent is called on.
 const listenerFD = 3
 
 // init is main for PID 1, for git's credential helper and for a connection to a port. This package imports little, so Go runs it before the initialisation of the rest of the binary,
@@ -52,11 +51,9 @@ func Main(args []string) int {
 	config := os.Getenv(BootEnv)
 	os.Unsetenv(BootEnv)
 	settle()
-	f := os.NewFile(listenerFD, "agent")
-	l, err := net.FileListener(f)
-	f.Close()
+	l, err := takeListener(listenerFD)
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "claude-hub agent: descriptor %d is no listening socket: %v\n", listenerFD, err)
+		fmt.Fprintf(os.Stderr, "claude-hub agent: descriptor %d is no socket to be called on: %v\n", listenerFD, err)
 		return 2
 	}
 	a := &agent{boot: rand.Text(), reaper: newReaper(), cmds: map[string]*command{}, stopped: make(chan struct{})}

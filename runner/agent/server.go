@@ -43,6 +43,7 @@ type agent struct {
 	docker   docker
 	folders  *folders // nil without a Store
 	withheld []int    // capabilities that are the agent's alone
+	gvisor   bool     // the kernel is gVisor
 	large    sync.Mutex
 	git      gitAsks
 
@@ -84,6 +85,9 @@ func (a *agent) serve(l net.Listener) {
 // outside tells whether a peer is from outside the agent's pid namespace: the kernel then has no pid for it. Processes
 // of the Sandbox never have a way to the socket, and get no answer if they find one (facts/sandbox.md §2.1).
 func outside(conn net.Conn) bool {
+	if _, ok := conn.(handed); ok {
+		return true
+	}
 	uc, ok := conn.(*net.UnixConn)
 	if !ok {
 		return false
@@ -234,6 +238,9 @@ func (a *agent) bind(conn net.Conn, h header) (Binding, error) {
 	var f Folders
 	if err := decodePayload(conn, h, &f); err != nil {
 		return Binding{}, err
+	}
+	if a.gvisor {
+		return Binding{}, fail(CodeBad, "gVisor can't bind them from the Session's disk as programs make and remove them")
 	}
 	if a.folders == nil {
 		return Binding{}, fail(CodeBad, "this Sandbox has nothing to bind dependency folders from")

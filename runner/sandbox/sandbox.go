@@ -189,4 +189,5 @@ type Usage struct {
 	Memory, Disk int64
 	Pids         int
 	OOMKills     int64
+	OOMEnded     bool // the Sandbox as a whole ended because Limits.Memory was reached
 }

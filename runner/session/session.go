@@ -409,6 +409,20 @@ func (m *Machine) Done() <-chan struct{} {
 	return m.box.Done()
 }
 
+// WhyEnded is the end of a sentence about a Sandbox that ended by itself, as far as that is known; Halt forgets it.
+func (m *Machine) WhyEnded(ctx context.Context) string {
+	m.mu.Lock()
+	box := m.box
+	m.mu.Unlock()
+	if box == nil {
+		return ""
+	}
+	if u, err := box.Usage(ctx); err != nil || !u.OOMEnded {
+		return ""
+	}
+	return ": its programs needed more memory than it has, and in gVisor that ends all of them"
+}
+
 // stopGrace is how long processes get between SIGTERM and SIGKILL at sleep.
 const stopGrace = 10 * time.Second
 

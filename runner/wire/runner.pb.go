@@ -134,7 +134,7 @@ type HelloRequest struct {
 	Protocol      int32                  `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"` // wire.Protocol
 	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`    // of claude-hub
 	Platform      string                 `protobuf:"bytes,3,opt,name=platform,proto3" json:"platform,omitempty"`  // "linux/amd64"
-	Engine        string                 `protobuf:"bytes,4,opt,name=engine,proto3" json:"engine,omitempty"`      // "oci"
+	Engine        string                 `protobuf:"bytes,4,opt,name=engine,proto3" json:"engine,omitempty"`      // "oci with runc"
 	Capabilities  []string               `protobuf:"bytes,5,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
 	Missing       []string               `protobuf:"bytes,6,rep,name=missing,proto3" json:"missing,omitempty"`                             // what this host lacks, in words
 	CpuLimit      float64                `protobuf:"fixed64,7,opt,name=cpu_limit,json=cpuLimit,proto3" json:"cpu_limit,omitempty"`         // the most CPUs one Sandbox gets

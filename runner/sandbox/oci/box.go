@@ -15,6 +15,7 @@ import (
 // cleaned up, whatever runs of it.
 type bootRecord struct {
 	Generation string       `json:"generation"`
+	Runtime    string       `json:"runtime,omitempty"` // that booted it; empty in records of older versions, which knew runc only
 	Spec       sandbox.Spec `json:"spec"`
 	Process    process      `json:"process"`
 	Net        *lease       `json:"net,omitempty"`
@@ -57,6 +58,9 @@ func (b *box) Done() <-chan struct{} { return b.done }
 
 // Dial is sandbox.Sandbox's.
 func (b *box) Dial(ctx context.Context) (net.Conn, error) {
+	if isGVisor(b.boot.Runtime) {
+		return hand(ctx, b.e.socketPath(b.id))
+	}
 	var d net.Dialer
 	return d.DialContext(ctx, "unix", b.e.socketPath(b.id))
 }
@@ -67,6 +71,8 @@ func (b *box) Usage(context.Context) (sandbox.Usage, error) {
 	if err != nil {
 		return u, err
 	}
+	// Of a gVisor Sandbox the host's kernel sees one process, with all memory.
+	u.OOMEnded = isGVisor(b.boot.Runtime) && u.OOMKills > 0
 	u.Disk, err = allocated(filepath.Join(b.boot.Spec.Disk.Path, diskImage))
 	return u, err
 }

@@ -1,4 +1,4 @@
-// Package oci is the default engine: runc (or any runtime with its command line) over overlayfs, on idmapped image
+// Package oci is the default engine: runc, or gVisor's runsc, over overlayfs, on idmapped image
 // layers, sized disks, delegated cgroups, and one nft table. Why each part is as it is stands in facts/sandbox.md and
 // facts/runtimes.md; the sections are named where they matter.
 package oci
@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/rs/zerolog"
 )
@@ -21,7 +22,8 @@ type Config struct {
 	// RunDir is for what ends with the host's uptime; default /run/claude-hub. At most 40 bytes long: socket paths are
 	// made of it. Engines with different Dirs on one host need different RunDirs.
 	RunDir string
-	// Runtime is the runtime's name or path; default "runc".
+	// Runtime is the runtime's name or path, see CheckRuntime; default "runc". Sandboxes that another one booted go on until they
+	// are stopped.
 	Runtime string
 	// Agent is what PID 1 of every Sandbox is: a static binary's path on the host, and its arguments.
 	Agent []string
@@ -59,6 +61,9 @@ func (c Config) withDefaults() (Config, error) {
 		c.Connections = 4096
 	}
 	c.Pool = c.Pool.Masked()
+	if err := CheckRuntime(c.Runtime); err != nil {
+		return c, err
+	}
 	switch {
 	case c.Dir == "" || !filepath.IsAbs(c.Dir):
 		return c, fmt.Errorf("the engine's data folder must be an absolute path, not %q", c.Dir)
@@ -84,6 +89,18 @@ func (c Config) withDefaults() (Config, error) {
 	c.Dir = filepath.Clean(c.Dir)
 	c.RunDir = filepath.Clean(c.RunDir)
 	return c, nil
+}
+
+// CheckRuntime refuses a runtime that Sandboxes can't be booted with. It is known by its program's name, which begins with runc or
+// runsc; whether the program is there, Probe says.
+func CheckRuntime(runtime string) error {
+	if name := filepath.Base(runtime); !strings.HasPrefix(name, defaultRuntime) && !isGVisor(name) {
+		return fmt.Errorf("%q is no runtime that Sandboxes can be booted with: say runc, or runsc for gVisor, or the path of one of them", runtime)
+	}
+	if strings.Contains(runtime, "/") && !filepath.IsAbs(runtime) {
+		return fmt.Errorf("the runtime is a name on PATH or an absolute path, not %q", runtime)
+	}
+	return nil
 }
 
 // tag tells the kernel objects of engines on one host apart: interfaces, the nft table, cgroups.

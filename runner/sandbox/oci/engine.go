@@ -75,7 +75,7 @@ func Open(cfg Config) (*Engine, error) {
 		}
 	}
 	// The folders on the way to a root filesystem must be passable: the runtime opens it with the Sandbox's ids.
-	for d, mode := range map[string]os.FileMode{"": 0o711, "s": 0o711, "k": 0o700, "rt": 0o700} {
+	for d, mode := range map[string]os.FileMode{"": 0o711, "s": 0o711, "k": 0o700, "rt": 0o700, "rg": 0o700} {
 		path := filepath.Join(cfg.RunDir, d)
 		if err := errors.Join(os.MkdirAll(path, mode), os.Chmod(path, mode)); err != nil {
 			return nil, err
@@ -235,7 +235,7 @@ func (e *Engine) Teardown() error {
 	for _, wg := range trash {
 		wg.Wait()
 	}
-	errs := []error{e.Close(), e.firewall.remove(), unmountTree(e.mountDir())}
+	errs := []error{e.Close(), e.firewall.remove(), unmountTree(e.mountDir()), unmountTree(e.gvisorRoot())}
 	for point := range e.cgroups.points() {
 		errs = append(errs, removeGroup(filepath.Join(point, e.cgroups.parent)))
 	}

@@ -2,6 +2,7 @@ package oci
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 // runnerOrder is what a process that stands for a Runner does, until it is killed.
 type runnerOrder struct {
 	Dir, RunDir string
+	Runtime     string
 	Spec        sandbox.Spec
 	Snapshot    string // make one of "a"
 	DNS         string
@@ -32,7 +34,7 @@ func runnerMain(args []string) int {
 		return 80
 	}
 	self, _ := os.Executable()
-	e, err := Open(Config{Dir: o.Dir, RunDir: o.RunDir, Agent: []string{self, "agent"}, LowWater: 64 << 20, Log: zerolog.Nop()})
+	e, err := Open(Config{Dir: o.Dir, RunDir: o.RunDir, Agent: []string{self, "agent"}, LowWater: 64 << 20, Runtime: o.Runtime, Log: zerolog.Nop()})
 	if err != nil {
 		fmt.Println("error", err)
 		return 81
@@ -60,6 +62,7 @@ type runner struct {
 
 func startRunner(t *testing.T, o runnerOrder) *runner {
 	t.Helper()
+	o.Runtime = cmp.Or(o.Runtime, *testRuntime)
 	order := filepath.Join(t.TempDir(), "order.json")
 	if err := writeJSON(order, o, false); err != nil {
 		t.Fatal(err)
@@ -98,7 +101,7 @@ func (r *runner) kill() {
 func killTestEngine(t *testing.T, o runnerOrder) *Engine {
 	t.Helper()
 	self, _ := os.Executable()
-	e, err := Open(Config{Dir: o.Dir, RunDir: o.RunDir, Agent: []string{self, "agent"}, LowWater: 64 << 20, Log: zerolog.New(zerolog.NewTestWriter(t))})
+	e, err := Open(Config{Dir: o.Dir, RunDir: o.RunDir, Agent: []string{self, "agent"}, LowWater: 64 << 20, Runtime: cmp.Or(o.Runtime, *testRuntime), Log: zerolog.New(zerolog.NewTestWriter(t))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"debug/elf"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -24,6 +25,9 @@ import (
 	"github.com/claude-hub/claude-hub/runner/sandbox"
 )
 
+// testRuntime is what the tests boot Sandboxes with.
+var testRuntime = flag.String("runtime", defaultRuntime, "runc, or gVisor's runsc: a name on PATH or a path")
+
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -35,6 +39,7 @@ func TestMain(m *testing.M) {
 			os.Exit(tryMain(os.Args[2:]))
 		}
 	}
+	flag.Parse()
 	if err := ready(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -129,7 +134,7 @@ func testEngine(t testing.TB, change ...func(*Config)) *Engine {
 		t.Fatal(err)
 	}
 	cfg := Config{Dir: t.TempDir(), RunDir: testRunDir(), Agent: []string{self, "agent"}, LowWater: 64 << 20,
-		Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.InfoLevel)}
+		Runtime: *testRuntime, Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.InfoLevel)}
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -240,6 +245,14 @@ func testSpec(t testing.TB, e *Engine, name string) sandbox.Spec {
 		Hostname: "box-" + name,
 		Disk:     sandbox.Disk{Path: filepath.Join(e.cfg.Dir, "disks", name), Size: 512 << 20},
 		Limits:   sandbox.Limits{CPU: 1, Memory: 512 << 20, Pids: 512},
+	}
+}
+
+// onlyRunc skips what is not there with gVisor, and says why.
+func onlyRunc(t testing.TB, why string) {
+	t.Helper()
+	if isGVisor(*testRuntime) {
+		t.Skip("not with gVisor: " + why)
 	}
 }
 

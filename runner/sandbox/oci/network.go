@@ -121,17 +121,12 @@ func overlaps(list []netip.Prefix, p netip.Prefix) bool {
 	return false
 }
 
-// attach gives the network namespace of pid its interface. The table's element comes before the link is up: an
+// attach gives a network namespace its interface. The table's element comes before the link is up: an
 // interface without one can send nothing.
-func (e *Engine) attach(pid int, l *lease) error {
+func (e *Engine) attach(ns netns.NsHandle, l *lease) error {
 	if err := e.firewall.admit(l); err != nil {
 		return err
 	}
-	ns, err := netns.GetFromPid(pid)
-	if err != nil {
-		return fmt.Errorf("the Sandbox's network namespace can't be opened: %w", err)
-	}
-	defer ns.Close()
 	mtu := hostMTU()
 	veth := &netlink.Veth{
 		LinkAttrs:     netlink.LinkAttrs{Name: l.Interface, MTU: mtu},

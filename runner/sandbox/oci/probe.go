@@ -2,6 +2,7 @@ package oci
 
 import (
 	"context"
+	"debug/buildinfo"
 	"fmt"
 	"net/netip"
 	"os"
@@ -69,7 +70,7 @@ func kernelRelease() string {
 
 // Probe is sandbox.Engine's.
 func (e *Engine) Probe(ctx context.Context) (sandbox.Capabilities, error) {
-	c := sandbox.Capabilities{Kind: "oci", Nested: true}
+	c := sandbox.Capabilities{Kind: "oci with runc", Nested: true}
 	missing := func(format string, a ...any) { c.Missing = append(c.Missing, fmt.Sprintf(format, a...)) }
 
 	if release := kernelRelease(); !versionAtLeast(release, 5, 19, 0) {
@@ -82,10 +83,11 @@ func (e *Engine) Probe(ctx context.Context) (sandbox.Capabilities, error) {
 			missing("The program %s is missing: install the package %s.", program, pkg)
 		}
 	}
-	if out, err := runTool(ctx, e.cfg.Runtime, "--version"); err != nil {
+	if isGVisor(e.cfg.Runtime) {
+		c.Kind = "oci with gVisor"
+		e.probeGVisor(ctx, missing)
+	} else if out, err := runTool(ctx, e.cfg.Runtime, "--version"); err != nil {
 		missing("The runtime %s can't be run: install the package runc. (%v)", e.cfg.Runtime, err)
-	} else if strings.HasPrefix(out, "runsc ") {
-		missing("The runtime %s is gVisor, which this version doesn't boot Sandboxes on (docs/isolation.md): set runner.runtime to runc.", e.cfg.Runtime)
 	} else if v, ok := strings.CutPrefix(strings.SplitN(out, "\n", 2)[0], "runc version "); ok && !versionAtLeast(v, 1, 2, 8) {
 		missing("runc %s lacks fixes of 2025 (CVE-2025-31133, -52565, -52881), whose worst effects the user namespace of a Sandbox blocks: 1.2.8 or newer is advised.", v)
 	}
@@ -110,6 +112,21 @@ func (e *Engine) Probe(ctx context.Context) (sandbox.Capabilities, error) {
 	e.probePool(missing)
 	c.Quota = true // disks are images with a size
 	return c, nil
+}
+
+// getGVisor is how to come by the build that is tried.
+const getGVisor = "run `CGO_ENABLED=0 go install " + GVisorModule + "/runsc@" + GVisorVersion + "` (Go 1.26.3 or newer), or scripts/runsc of claude-hub's " +
+	"source, which checks it as well, and name what came of it in runner.runtime"
+
+func (e *Engine) probeGVisor(ctx context.Context, missing func(string, ...any)) {
+	if _, err := runTool(ctx, e.cfg.Runtime, "--version"); err != nil {
+		missing("The runtime %s can't be run: %s. (%v)", e.cfg.Runtime, getGVisor, err)
+		return
+	}
+	info, err := buildinfo.ReadFile(tool(e.cfg.Runtime))
+	if err != nil || info.Main.Path != GVisorModule || info.Main.Version != GVisorVersion {
+		missing("The runtime %s is not the build of gVisor that Sandboxes are tried with: %s.", e.cfg.Runtime, getGVisor)
+	}
 }
 
 func (e *Engine) probePids(ctx context.Context, missing func(string, ...any)) {

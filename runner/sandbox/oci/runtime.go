@@ -2,6 +2,7 @@ package oci
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,7 +31,16 @@ func (e *Engine) runtimeLog(id sandbox.ID) string {
 	return filepath.Join(e.bundleDir(id), "runtime.log")
 }
 
-// waiting is one run of the OCI runtime that waits for what to boot.
+// booting is a boot that the runtime is about to do.
+type booting interface {
+	// run boots s and gives the host's pid of its PID 1. The process stays when the engine goes: it has /dev/null and the socket
+	// that the agent is called on, and nothing of ours.
+	run(s *specs.Spec) (int, error)
+	// giveUp ends a boot that has nothing to run.
+	giveUp()
+}
+
+// waiting is one run of runc that waits for what to boot.
 type waiting struct {
 	e    *Engine
 	id   sandbox.ID
@@ -72,8 +82,7 @@ func (e *Engine) runtimeStart(ctx context.Context, id sandbox.ID) (*waiting, err
 	return &waiting{e: e, id: id, cmd: cmd, spec: ours}, nil
 }
 
-// run boots s and gives the host's pid of its PID 1. The process stays when the engine goes: it has /dev/null and the agent's
-// listener, and nothing of ours.
+// run is booting's.
 func (r *waiting) run(s *specs.Spec) (int, error) {
 	// One that ended already says more of it than the pipe does.
 	err := errors.Join(json.NewEncoder(r.spec).Encode(s), r.spec.Close())
@@ -83,14 +92,10 @@ func (r *waiting) run(s *specs.Spec) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	b, err := os.ReadFile(r.e.pidFile(r.id))
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(strings.TrimSpace(string(b)))
+	return r.e.readPID(r.id)
 }
 
-// giveUp ends a runtime that got nothing to boot.
+// giveUp is booting's.
 func (r *waiting) giveUp() {
 	r.spec.Close()
 	r.cmd.Process.Kill() //nolint:errcheck // it has ended, then
@@ -98,6 +103,14 @@ func (r *waiting) giveUp() {
 }
 
 func (e *Engine) pidFile(id sandbox.ID) string { return filepath.Join(e.bundleDir(id), "pid") }
+
+func (e *Engine) readPID(id sandbox.ID) (int, error) {
+	b, err := os.ReadFile(e.pidFile(id))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(b)))
+}
 
 // listen makes the agent's socket. Its folder is the host's alone and the Sandbox gets the listener, no path: a path
 // inside could be replaced by a link that the Runner follows (facts/sandbox.md §2.1).
@@ -115,20 +128,27 @@ func (e *Engine) listen(id sandbox.ID) (*os.File, error) {
 	return l.File()
 }
 
-// runtimeDelete makes the runtime forget id. force also ends what still runs.
-func (e *Engine) runtimeDelete(ctx context.Context, id sandbox.ID, force bool) error {
-	if !exists(filepath.Join(e.cfg.RunDir, "rt", string(id))) {
-		return nil
-	}
+// runtimeDelete makes the runtime that booted id forget it. force also ends what still runs.
+func (e *Engine) runtimeDelete(ctx context.Context, id sandbox.ID, runtime string, force bool) error {
+	known := func() bool { return exists(filepath.Join(e.cfg.RunDir, "rt", string(id))) }
 	args := []string{"delete"}
 	if force {
 		args = append(args, "--force")
 	}
-	_, err := runTool(ctx, e.cfg.Runtime, e.runtimeArgs(id, append(args, string(id))...)...)
-	if err == nil || !exists(filepath.Join(e.cfg.RunDir, "rt", string(id))) {
+	if isGVisor(runtime) {
+		known = func() bool { return exists(e.gvisorState(id)) }
+		args = e.gvisorArgs(id, append(args, gvisorID(id))...)
+	} else {
+		args = e.runtimeArgs(id, append(args, string(id))...)
+	}
+	if !known() {
 		return nil
 	}
-	return fmt.Errorf("%s can't delete the Sandbox %s: %w: %s", e.cfg.Runtime, id, err, e.runtimeErrors(id))
+	out, err := runTool(ctx, runtime, args...)
+	if err == nil || !known() {
+		return nil
+	}
+	return fmt.Errorf("%s can't delete the Sandbox %s: %w: %s", runtime, id, err, cmp.Or(e.runtimeErrors(id), out))
 }
 
 // runtimeErrors are the last errors the runtime logged.

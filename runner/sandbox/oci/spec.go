@@ -33,6 +33,10 @@ type AgentBoot struct {
 	// bind from it, and nothing that it starts may have.
 	Store    string `json:"store,omitempty"`
 	Withheld []int  `json:"withheld,omitempty"`
+	// GVisor says that the Sandbox's kernel is gVisor. The agent then has to keep its programs to Pids processes by itself: only the
+	// host's own limit holds against root in the Sandbox, and who reaches that one ends the Sandbox.
+	GVisor bool  `json:"gvisor,omitempty"`
+	Pids   int64 `json:"pids,omitempty"`
 }
 
 // checkSpec refuses what can't be booted before anything is made.
@@ -184,6 +188,10 @@ func (e *Engine) runtimeSpec(p plan) (*specs.Spec, error) {
 		s.Linux.MaskedPaths = []string{"/proc/asound", "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
 			"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap"}
 		s.Linux.ReadonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+	}
+	if isGVisor(e.cfg.Runtime) {
+		// Its calls are gVisor's own, which has a filter of its own for what it asks the host's kernel.
+		return s, nil
 	}
 	if s.Linux.Seccomp, err = seccompProfile(s, p.spec.Nested); err != nil {
 		return nil, err

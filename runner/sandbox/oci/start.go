@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/claude-hub/claude-hub/runner/sandbox"
@@ -52,7 +54,7 @@ func (e *Engine) boot(ctx context.Context, id sandbox.ID, s sandbox.Spec) (*box,
 	if err := os.MkdirAll(e.bundleDir(id), 0o711); err != nil {
 		return nil, err
 	}
-	rt, err := e.runtimeStart(ctx, id)
+	rt, err := e.begin(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +75,7 @@ func (e *Engine) boot(ctx context.Context, id sandbox.ID, s sandbox.Spec) (*box,
 			<-synced
 		}
 	}()
-	boot := bootRecord{Generation: randomID(), Spec: s}
+	boot := bootRecord{Generation: randomID(), Runtime: e.cfg.Runtime, Spec: s}
 	res := resolver{}
 	if !s.Network.Off {
 		l, err := e.takeLease(id)
@@ -88,12 +90,22 @@ func (e *Engine) boot(ctx context.Context, id sandbox.ID, s sandbox.Spec) (*box,
 		return nil, err
 	}
 	p.boot = AgentBoot{Hostname: s.Hostname, Hosts: hostsFile(s.Hostname, boot.Net), Resolv: res.file(boot.Net)}
-	if s.Store != nil {
-		p.boot.Store, p.boot.Withheld = storeGuestPath, withheld(s)
+	if isGVisor(e.cfg.Runtime) {
+		p.boot.GVisor, p.boot.Pids = true, gvisorPids(s.Limits)
+		// Its kernel has nobody asked about a call, nor two folders exchanged, so dependency folders stay in the Workspace.
+		p.spec.Store, p.store = nil, ""
+	}
+	if p.spec.Store != nil {
+		p.boot.Store, p.boot.Withheld = storeGuestPath, withheld(p.spec)
 	}
 	cfg, err := e.runtimeSpec(p)
 	if err != nil {
 		return nil, err
+	}
+	if g, ok := rt.(*gvisor); ok {
+		if err := e.connect(g.net, boot.Net); err != nil {
+			return nil, err
+		}
 	}
 	pid, err := rt.run(cfg)
 	rt = nil
@@ -103,15 +115,10 @@ func (e *Engine) boot(ctx context.Context, id sandbox.ID, s sandbox.Spec) (*box,
 	if boot.Process, err = identify(pid); err != nil {
 		return nil, fmt.Errorf("the Sandbox %s ended right after its boot: %w", id, err)
 	}
-	// Its limits and its network have nothing to do with each other, and a person waits for both.
-	attached := make(chan error, 1)
-	go func() { attached <- e.connect(pid, boot.Net) }()
-	err = e.cgroups.divide(id, pid, p.disk.IDBase, s.Limits)
-	if err != nil {
-		err = fmt.Errorf("the limits of the Sandbox %s can't be set: %w", id, err)
-	}
-	if err := errors.Join(err, <-attached); err != nil {
-		return nil, err
+	if !isGVisor(boot.Runtime) {
+		if err := e.furnish(id, pid, p.disk.IDBase, boot); err != nil {
+			return nil, err
+		}
 	}
 	err = <-synced
 	synced = nil
@@ -126,7 +133,9 @@ func (e *Engine) boot(ctx context.Context, id sandbox.ID, s sandbox.Spec) (*box,
 	if !alive {
 		return nil, fmt.Errorf("the Sandbox %s ended right after its boot", id)
 	}
-	go e.cgroups.awaken(id, pid)
+	if !isGVisor(boot.Runtime) {
+		go e.cgroups.awaken(id, pid)
+	}
 	b := e.newBox(id, boot, fd)
 	e.setBox(id, b)
 	if p.fresh {
@@ -136,12 +145,38 @@ func (e *Engine) boot(ctx context.Context, id sandbox.ID, s sandbox.Spec) (*box,
 	return b, nil
 }
 
-// connect gives the Sandbox of this PID 1 its network; a nil lease is none.
-func (e *Engine) connect(pid int, l *lease) error {
+// begin starts what boots id, before it is known what to boot.
+func (e *Engine) begin(ctx context.Context, id sandbox.ID) (booting, error) {
+	if isGVisor(e.cfg.Runtime) {
+		return e.gvisorStart(ctx, id)
+	}
+	return e.runtimeStart(ctx, id)
+}
+
+// furnish gives what runs as PID 1 its limits and its network. They have nothing to do with each other, and a person waits for both.
+func (e *Engine) furnish(id sandbox.ID, pid, idBase int, boot bootRecord) error {
+	attached := make(chan error, 1)
+	go func() {
+		ns, err := netns.GetFromPid(pid)
+		if err != nil {
+			attached <- fmt.Errorf("the Sandbox's network namespace can't be opened: %w", err)
+			return
+		}
+		attached <- errors.Join(e.connect(ns, boot.Net), ns.Close())
+	}()
+	err := e.cgroups.divide(id, pid, idBase, boot.Spec.Limits)
+	if err != nil {
+		err = fmt.Errorf("the limits of the Sandbox %s can't be set: %w", id, err)
+	}
+	return errors.Join(err, <-attached)
+}
+
+// connect gives a Sandbox's network namespace its network; a nil lease is none.
+func (e *Engine) connect(ns netns.NsHandle, l *lease) error {
 	if l == nil {
 		return nil
 	}
-	if err := e.attach(pid, l); err != nil || !l.Forward {
+	if err := e.attach(ns, l); err != nil || !l.Forward {
 		return err
 	}
 	return e.dns.start(l)
@@ -231,12 +266,22 @@ func (e *Engine) askToEnd(ctx context.Context, b *box, grace time.Duration) erro
 	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	if err := e.cgroups.signal(b.id, unix.SIGTERM, b.boot.Process.PID); err != nil {
+	alone := func() bool {
+		left := e.cgroups.processes(b.id)
+		return len(left) == 0 || len(left) == 1 && left[0] == b.boot.Process.PID
+	}
+	var err error
+	if isGVisor(b.boot.Runtime) {
+		alone = func() bool { return e.gvisorAlone(ctx, b) }
+		err = e.gvisorTerm(ctx, b)
+	} else {
+		err = e.cgroups.signal(b.id, unix.SIGTERM, b.boot.Process.PID)
+	}
+	if err != nil {
 		return err
 	}
 	for {
-		left := e.cgroups.processes(b.id)
-		if len(left) == 0 || len(left) == 1 && left[0] == b.boot.Process.PID {
+		if alone() {
 			return nil
 		}
 		select {
@@ -288,8 +333,9 @@ func (e *Engine) cleanUp(ctx context.Context, id sandbox.ID) error {
 		e.setBox(id, nil)
 		force = false
 	}
-	if err := e.runtimeDelete(ctx, id, force); err != nil {
-		if err := e.runtimeDelete(ctx, id, true); err != nil {
+	runtime := cmp.Or(boot.Runtime, defaultRuntime)
+	if err := e.runtimeDelete(ctx, id, runtime, force); err != nil {
+		if err := e.runtimeDelete(ctx, id, runtime, true); err != nil {
 			return err
 		}
 	}
@@ -297,7 +343,7 @@ func (e *Engine) cleanUp(ctx context.Context, id sandbox.ID) error {
 	if err := e.cgroups.signal(id, unix.SIGKILL, 0); err != nil {
 		return err
 	}
-	if err := e.cgroups.remove(id); err != nil {
+	if err := errors.Join(e.cgroups.remove(id), e.gvisorForget(id)); err != nil {
 		return err
 	}
 	if boot.Net != nil {

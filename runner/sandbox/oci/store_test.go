@@ -49,6 +49,7 @@ func dev(t testing.TB, sb sandbox.Sandbox, line string) string {
 }
 
 func TestDependencyFoldersOutliveTheSandbox(t *testing.T) {
+	onlyRunc(t, "dependency folders stay in the Workspace there")
 	t.Parallel()
 	for _, nested := range []bool{false, true} {
 		t.Run(fmt.Sprintf("nested=%v", nested), func(t *testing.T) { foldersOutlive(t, nested) })
@@ -88,6 +89,7 @@ func foldersOutlive(t *testing.T, nested bool) {
 }
 
 func TestAStoreGivesASandboxNothingThatOthersLack(t *testing.T) {
+	onlyRunc(t, "dependency folders stay in the Workspace there")
 	t.Parallel()
 	e := testEngine(t)
 	plain := start(t, e, "plain", testSpec(t, e, "plain"))

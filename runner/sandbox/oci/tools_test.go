@@ -135,6 +135,7 @@ func (b *toolbox) bound() string {
 // What people do in a Workspace, with the tools themselves: none may notice that a folder is bound. They are offline, and what they
 // install was packed here.
 func TestToolsTakeABoundFolderForAnyOther(t *testing.T) {
+	onlyRunc(t, "dependency folders stay in the Workspace there")
 	t.Parallel()
 	b := newToolbox(t)
 	if _, err := os.Stat("/usr/bin/python3"); err != nil {
