@@ -377,7 +377,7 @@ func (g *Gate) renew(ctx context.Context, app *github.App, q *question) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	q.tokens, q.expires = next, g.byOurClock(next.Expires)
-	return g.db.Write(ctx, func(tx *store.Tx) error {
+	err = g.db.Write(ctx, func(tx *store.Tx) error {
 		sealed, key, err := g.sealTokens(tx, q.person, next)
 		if err != nil {
 			return err
@@ -392,6 +392,10 @@ func (g *Gate) renew(ctx context.Context, app *github.App, q *question) error {
 		tx.After(func() { q.pair++ })
 		return nil
 	})
+	if errors.Is(err, errSuperseded) {
+		g.giveBack(ctx, app, next)
+	}
+	return err
 }
 
 // byOurClock is when something ends by the Hub's clock, which may not be the machine's.

@@ -128,7 +128,7 @@ func (g *Gate) FinishSignIn(ctx context.Context, browser, state, code string) (w
 	}
 	who, session, err = g.admit(ctx, app, tokens)
 	if err != nil {
-		g.giveBack(ctx, app, tokens)
+		g.giveBack(context.WithoutCancel(ctx), app, tokens)
 		return Person{}, "", "", err
 	}
 	return who, session, returnTo, nil
@@ -188,13 +188,17 @@ func (g *Gate) admit(ctx context.Context, app *github.App, tokens github.UserTok
 		g.log.Info().Int64("github_id", me.ID).Str("login", me.Login).Msg("refused a sign-in: GitHub shows this person no Repo of the App")
 		return Person{}, "", ErrNoRepos
 	}
+	var before []byte
 	err = g.db.Write(ctx, func(tx *store.Tx) error {
 		if err := rename(tx, me.ID, me.Login); err != nil {
 			return err
 		}
-		who = Person{}
+		who, before = Person{}, nil
 		if err := tx.Row(personByGitHubIDSQL, me.ID).Scan(&who.id, &who.source, &who.login, &who.github); err != nil {
 			return fmt.Errorf("read who signs in: %w", err)
+		}
+		if err := tx.Row(tx.Locked(tokensOfAppSQL), who.id, app.ID()).Scan(&before); err != nil && !errors.Is(err, store.ErrNotFound) {
+			return fmt.Errorf("read the tokens so far: %w", err)
 		}
 		sealed, key, err := g.sealTokens(tx, who.id, tokens)
 		if err != nil {
@@ -218,15 +222,33 @@ func (g *Gate) admit(ctx context.Context, app *github.App, tokens github.UserTok
 		tx.Wake(topic(who.id))
 		return audit.Record(tx, audit.Entry{Who: who.id, Action: "sign-in." + kindBrowser, Subject: who.id, Detail: map[string]any{"github_id": me.ID, "login": me.Login}})
 	})
+	if err == nil && before != nil {
+		g.replaced(app, who.id, before, tokens)
+	}
 	return who, session, err
+}
+
+// replaced gives the tokens back that a sign-in took the place of: nobody knows them any more, and GitHub would go on taking them. Nobody
+// waits for it; who just asks with them finds the next ones.
+func (g *Gate) replaced(app *github.App, person string, sealed []byte, by github.UserTokens) {
+	tokens, err := g.openTokens(person, sealed)
+	if err != nil || tokens.Access.Reveal() == by.Access.Reveal() {
+		return // the key is lost, or GitHub gave the same again
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.life.Err() != nil {
+		return
+	}
+	g.running.Go(func() { g.giveBack(g.life, app, tokens) })
 }
 
 // giveBack ends tokens that nobody will use.
 func (g *Gate) giveBack(ctx context.Context, app *github.App, tokens github.UserTokens) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := app.RevokeUser(ctx, tokens.Access); err != nil {
-		g.log.Warn().Err(err).Msg("the tokens of a sign-in that was refused could not be given back to GitHub; they end within hours")
+		g.log.Warn().Err(err).Msg("tokens that nobody uses could not be given back to GitHub; they end within hours")
 	}
 }
 

@@ -1,6 +1,7 @@
 package access_test
 
 import (
+	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
@@ -187,6 +188,68 @@ func TestAFloodOfSignInsKeepsNoMoreThanItsBound(t *testing.T) {
 			t.Errorf("the newest is good: %+v, %v", who, err)
 		}
 	})
+}
+
+// Whoever had come by the tokens of an earlier sign-in would have had them until they end.
+func TestANewSignInEndsTheTokensOfTheOneBefore(t *testing.T) {
+	each(t, func(t *testing.T, r *rig) {
+		ana, session := r.in(r.ana)
+		before := r.tokens(ana)
+		r.in(r.ana)
+		eventually(t, "GitHub knows the tokens of the first sign-in no more", func() bool {
+			_, err := r.app().User(before.Access).Me(t.Context())
+			return github.Unauthorized.Is(err)
+		})
+		if _, err := r.app().Refresh(t.Context(), before.Refresh); !github.Unauthorized.Is(err) {
+			t.Errorf("the refresh token of the first sign-in: want it refused, got %v", err)
+		}
+		if _, err := r.app().User(r.tokens(ana).Access).Me(t.Context()); err != nil {
+			t.Errorf("the tokens of the second sign-in: %v", err)
+		}
+		r.advance(time.Hour)
+		who, err := r.Browser(t.Context(), session)
+		if err != nil {
+			t.Fatalf("the browser of the first sign-in: %v", err)
+		}
+		r.may(who, r.repo)
+	})
+}
+
+func TestASignInDoesNotWaitForTheTokensOfTheOneBeforeToEnd(t *testing.T) {
+	r := one(t, access.Options{})
+	ana, _ := r.in(r.ana)
+	r.gh.Break(githubtest.Fault{Method: "DELETE", Path: "/token", Delay: time.Hour})
+	began := time.Now()
+	again, _ := r.in(r.ana)
+	if took := time.Since(began); took > 9*time.Second { // that is how long GitHub is waited for
+		t.Errorf("the second sign-in took %s", took)
+	}
+	eventually(t, "GitHub is asked to end the tokens", func() bool { return r.gh.Asked("DELETE", "/token") == 1 })
+	if again.ID() != ana.ID() {
+		t.Errorf("ana is %s, then %s", ana.ID(), again.ID())
+	}
+	r.may(again, r.repo)
+}
+
+// tokens are those that are kept of a person.
+func (r *rig) tokens(who access.Person) github.UserTokens {
+	r.t.Helper()
+	var all github.UserTokens
+	r.write(func(tx *store.Tx) error {
+		var sealed []byte
+		if err := tx.Row(`SELECT tokens FROM github_people WHERE person_id = $1`, who.ID()).Scan(&sealed); err != nil {
+			return err
+		}
+		plain, err := r.seal.Open(seal.Place{Table: "github_people", Column: "tokens", Row: who.ID()}, sealed)
+		if err != nil {
+			return err
+		}
+		var kept struct{ Access, Refresh string }
+		err = json.Unmarshal(plain, &kept)
+		all = github.UserTokens{Access: github.NewSecret(kept.Access), Refresh: github.NewSecret(kept.Refresh)}
+		return err
+	})
+	return all
 }
 
 func TestALoginIsOnePersonsAtATime(t *testing.T) {

@@ -72,6 +72,7 @@ VALUES ($1, $2, $3, $4, 1, $5, $6, $6, $8, $7)
 ON CONFLICT (person_id) DO UPDATE SET app_id = excluded.app_id, tokens = excluded.tokens, tokens_key_id = excluded.tokens_key_id,
 pair = github_people.pair + 1, access_expires = excluded.access_expires, named_at = excluded.named_at, listed_at = excluded.listed_at,
 heard = $7, claim = NULL, claim_until = NULL, retry_at = NULL, trouble = ''`
+	tokensOfAppSQL  = `SELECT tokens FROM github_people WHERE person_id = $1 AND app_id = $2`
 	sealedTokensSQL = `SELECT tokens FROM github_people WHERE person_id = $1`
 	forgetsSQL      = `SELECT COALESCE((SELECT g.forgets FROM github_people g JOIN people p ON p.id = g.person_id WHERE p.github_id = $1), 0), n FROM access_forgotten WHERE one = 1`
 	askSQL          = `SELECT g.app_id, g.tokens, g.pair, g.access_expires, g.named_at, g.listed_at, g.forgets, g.heard, g.claim, COALESCE(g.claim_until, 0),
