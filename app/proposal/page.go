@@ -77,7 +77,7 @@ func (s *Service) Get(ctx context.Context, g access.Grant, number int) (Detail, 
 		o := one.judge()
 		d.Heading, d.Says = o.title, o.sentence
 		if d.Draft != nil {
-			d.Changes, d.Drift = envspec.Explain(one.before(), d.Draft.Spec), one.drift()
+			d.Changes, d.Drift = envspec.Explain(one.before(), d.Draft.Spec), one.drift(true)
 		}
 		return nil
 	})

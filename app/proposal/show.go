@@ -160,6 +160,26 @@ func (p part) before() envspec.Spec {
 	return p.env.Current.Spec
 }
 
+// compared is a Spec as a check run compares it: of a fork without which Sensitive values it has, since that another value is here than the
+// applied one would be seen, too.
+func (p part) compared(s envspec.Spec) envspec.Spec {
+	if !p.env.Draft.Fork {
+		return s
+	}
+	return valueless(s)
+}
+
+// valueless is s without which Sensitive values it has.
+func valueless(s envspec.Spec) envspec.Spec {
+	s.Variables = slices.Clone(s.Variables)
+	for i := range s.Variables {
+		if s.Variables[i].Sensitive {
+			s.Variables[i].ValueID = ""
+		}
+	}
+	return s
+}
+
 // missing are the Variables without a value. Which Shared variables there are is nothing for a fork.
 func (p part) missing() (names []string) {
 	for _, v := range p.states {
@@ -331,7 +351,7 @@ func (s *Service) summarize(m *markdown, repo access.Repo, p part, o opinion) {
 	}
 	page := s.page(repo.ID, p.Number)
 	if d := p.env.Draft; d != nil {
-		changes := envspec.Explain(p.before(), d.Spec)
+		changes := envspec.Explain(p.compared(p.before()), p.compared(d.Spec))
 		if len(changes) > 0 {
 			against := "Against nothing: no version is applied yet."
 			if p.env.Current != nil {
@@ -354,14 +374,14 @@ func (s *Service) summarize(m *markdown, repo access.Repo, p part, o opinion) {
 				m.paragraph("What is applied was made on the Hub's pages, and this repository is public, so what it says is [only on the Hub's page](" + page + ").")
 			}
 		}
-		if missing := p.missing(); len(missing) > 0 {
+		if missing := p.missing(); len(missing) > 0 && !d.Fork { // anybody could ask by a fork which names have a value here
 			m.paragraph(escape("Without a value: "+strings.Join(missing, ", ")+".") + " Sensitive values never stand in the file: [enter them on the Hub's page](" + page + ").")
 		}
 		if d.Fork {
 			m.paragraph("This comes from a fork. Nothing of it is built unless somebody with access asks for exactly this commit" +
 				map[bool]string{true: ", and then without Sensitive values and Links; such a Test build never counts for Apply.", false: "."}[p.secret()])
 		}
-		for _, drift := range p.drift() {
+		for _, drift := range p.drift(repo.Private) {
 			m.paragraph("**Drift:** " + escape(drift))
 		}
 		if t := p.tested(); t != nil {
@@ -372,14 +392,19 @@ func (s *Service) summarize(m *markdown, repo access.Repo, p part, o opinion) {
 		" A button counts only for somebody who has signed in there and has access to this Repo; others are asked to do it there.")
 }
 
-// drift says where file, applied version and web draft have gone apart, beyond what is proposed.
-func (p part) drift() (all []string) {
+// drift says where file, applied version and web draft have gone apart, beyond what is proposed. named says who wrote the web draft,
+// which is for those with access to the Repo to know.
+func (p part) drift(named bool) (all []string) {
 	if c := p.env.Current; c != nil && p.State == Open && p.onMain != "" && p.onMain != digest(c.Spec) {
 		all = append(all, fmt.Sprintf("the file on %s is not what version %d says, which is applied from %s.", cmp.Or(p.branch, "the default branch"), c.Number, sourceWords(c.Source)))
 	}
-	if w := p.web; w != nil && len(envspec.Explain(w.Spec, p.env.Draft.Spec)) > 0 &&
-		(p.env.Current == nil || len(envspec.Explain(p.env.Current.Spec, w.Spec)) > 0) {
-		all = append(all, fmt.Sprintf("the draft on the Hub's pages (revision %d, by %s) has changes that are neither applied nor in this file. They stay there, as a draft.", w.Revision, w.UpdatedBy))
+	if w := p.web; w != nil && len(envspec.Explain(p.compared(w.Spec), p.compared(p.env.Draft.Spec))) > 0 &&
+		(p.env.Current == nil || len(envspec.Explain(p.compared(p.env.Current.Spec), p.compared(w.Spec))) > 0) {
+		who := ""
+		if named {
+			who = ", by " + w.UpdatedBy
+		}
+		all = append(all, fmt.Sprintf("the draft on the Hub's pages (revision %d%s) has changes that are neither applied nor in this file. They stay there, as a draft.", w.Revision, who))
 	}
 	return all
 }
@@ -419,7 +444,7 @@ func (p part) details(m *markdown, parts int) {
 	if d == nil {
 		return
 	}
-	diff := envspec.Compare(p.before(), d.Spec)
+	diff := envspec.Compare(p.compared(p.before()), p.compared(d.Spec))
 	if diff.Empty() {
 		return
 	}
