@@ -20,7 +20,7 @@ type Engine interface {
 
 	// Start boots s under id. If id is already up with the same Spec, it is returned as it is. If it is up with another
 	// Spec, the error is ErrRunning. A stopped id goes on with the root filesystem it had, if that was made on s.Base,
-	// else the error is ErrOtherBase and the caller decides whether to Remove it. The agent may need a moment more
+	// else the error is ErrOtherBase and the caller decides whether to Renew it. The agent may need a moment more
 	// until it accepts what Dial connects.
 	Start(ctx context.Context, id ID, s Spec) (Sandbox, error)
 
@@ -33,6 +33,16 @@ type Engine interface {
 	// Stop ends all processes of id; its root filesystem and its disk stay. With a grace above zero all but the agent
 	// get SIGTERM first and that long to end. Stopping what is stopped or unknown does nothing.
 	Stop(ctx context.Context, id ID, grace time.Duration) error
+
+	// Renew puts the root filesystem of a stopped id aside, so that the next Start makes a fresh one, on any Base. What is
+	// aside, and the snapshots it is made on, stay until Settle; a Start on its own Base puts it back. d is id's disk. The
+	// error is ErrRunning if id is up.
+	Renew(ctx context.Context, id ID, d Disk) error
+
+	// Settle ends what Renew began, once the fresh root filesystem has proven itself or has not. fresh: what is aside is
+	// given up, also while id is up. Else it is put back, and the fresh one is given up; the error is ErrRunning if id is
+	// up. Where nothing is aside it does nothing.
+	Settle(ctx context.Context, id ID, d Disk, fresh bool) error
 
 	// Remove gives up the root filesystem of a stopped id and forgets the id. Its disk, with all other folders, belongs
 	// to the caller. The error is ErrRunning if id is up. Removing what is unknown does nothing.
@@ -77,6 +87,8 @@ type Sandbox interface {
 	ID() ID
 	// Generation names this boot: it differs from that of every other boot of the same ID.
 	Generation() string
+	// Fresh says that this boot made the root filesystem: there was none.
+	Fresh() bool
 	// Dial opens one connection to the agent. What answers is controlled by the Sandbox's root: never trust it.
 	// ECONNREFUSED means that the agent is dead.
 	Dial(ctx context.Context) (net.Conn, error)

@@ -192,7 +192,7 @@ func (m *Machine) disk() sandbox.Disk {
 
 // Wake starts the Session, or wakes it: it makes the build if this Runner hasn't it, clones the Workspace if it never
 // was, boots, and starts the start script, which it does not wait for. It returns an error that build.Explain puts in
-// words. What it could not do leaves the Workspace as it was, and the Session asleep. The Log's Set knows values already.
+// words. What it could not do leaves Workspace, disks and root filesystem as they were, and the Session asleep. The Log's Set knows values already.
 // again says that an earlier process of the Runner was killed in this very start: a bootstrap that failed then has failed.
 func (m *Machine) Wake(ctx context.Context, p wire.Session, values *secret.Values, again bool) error {
 	m.mu.Lock()
@@ -207,6 +207,8 @@ func (m *Machine) Wake(ctx context.Context, p wire.Session, values *secret.Value
 		// Asleep, with a disk that is unmounted; what fails here is tried again by the next Sleep or Wake.
 		if serr := m.halt(context.WithoutCancel(ctx), 0); serr != nil {
 			m.log().Mark("the Sandbox of the failed start could not be stopped: %v", serr)
+		} else if serr := m.b.Engine().Settle(context.WithoutCancel(ctx), m.boxID(), m.disk(), false); serr != nil {
+			m.log().Mark("the root filesystem from before the failed start could not be put back: %v", serr)
 		}
 	}
 	return err
@@ -232,7 +234,7 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 		m.track.Note(n)
 	}
 	spec := m.b.SandboxSpec(base, hostname(p), m.disk(), limits, env)
-	s, fresh, err := m.boot(ctx, spec)
+	s, err := m.boot(ctx, spec)
 	if err != nil {
 		return cause(ctx, err)
 	}
@@ -247,10 +249,7 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 	for _, problem := range hello.Problems {
 		m.log().Mark("boot: %s", problem)
 	}
-	if fresh {
-		m.log().Mark("boot: a fresh Sandbox on the Session's disk; programs installed outside the Workspace are gone")
-		m.track.Note("a fresh Sandbox: programs installed outside the Workspace are gone")
-	}
+	m.sayFresh(s, base)
 	m.act.open()
 	m.mu.Lock()
 	m.box, m.base, m.booted = s, base, time.Now()
@@ -266,6 +265,10 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 	})
 	if err != nil {
 		return err
+	}
+	// It has answered: what it had before may go.
+	if err := m.b.Engine().Settle(ctx, m.boxID(), spec.Disk, true); err != nil {
+		m.log().Mark("boot: the root filesystem from before could not be given up: %v", err)
 	}
 	m.beside(func() { m.b.FetchClaudeCode(m.life, m.log(), base.Meta.ClaudeCode) })
 	if m.setUpGit(ctx, s, p) {
@@ -375,14 +378,14 @@ func (m *Machine) lost() error {
 			"lost work. Delete the Session and start a new one, or restore the Runner's data folder", m.b.Config().Runner)}}
 }
 
-// boot starts the Sandbox on the root filesystem it had, or on a fresh one if it stands on another build. fresh says
-// that something was given up for it.
-func (m *Machine) boot(ctx context.Context, spec sandbox.Spec) (s sandbox.Sandbox, fresh bool, err error) {
+// boot starts the Sandbox on the root filesystem it had, or on a fresh one if it stands on another build. The one it had stays aside until
+// Settle.
+func (m *Machine) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
 	engine, id := m.b.Engine(), m.boxID()
 	if err := m.b.Room(ctx, id, spec.Limits); err != nil {
-		return nil, false, err
+		return nil, err
 	}
-	s, err = engine.Start(ctx, id, spec)
+	s, err := engine.Start(ctx, id, spec)
 	if errors.Is(err, sandbox.ErrRunning) {
 		// Up with another Spec, such as other limits: this is a boot like any other.
 		m.dockerDown(ctx)
@@ -390,13 +393,26 @@ func (m *Machine) boot(ctx context.Context, spec sandbox.Spec) (s sandbox.Sandbo
 			s, err = engine.Start(ctx, id, spec)
 		}
 	}
-	if errors.Is(err, sandbox.ErrOtherBase) || errors.Is(err, sandbox.ErrBaseLost) {
-		if err = engine.Remove(ctx, id); err == nil {
+	if errors.Is(err, sandbox.ErrOtherBase) {
+		if err = engine.Renew(ctx, id, spec.Disk); err == nil {
 			s, err = engine.Start(ctx, id, spec)
-			fresh = true
 		}
 	}
-	return s, fresh, err
+	return s, err
+}
+
+// sayFresh says why a Session that was booted before has a fresh root filesystem, if it has.
+func (m *Machine) sayFresh(s sandbox.Sandbox, base build.Base) {
+	st := m.State()
+	switch {
+	case !s.Fresh() || st.Boots == 0:
+	case st.Base == base.Name:
+		m.log().Mark("boot: the root filesystem was gone from the Session's disk, and is made anew; programs installed outside the Workspace and the disks are gone")
+		m.track.Note("the root filesystem was lost: programs installed outside the Workspace and the disks are gone")
+	default:
+		m.log().Mark("boot: a fresh Sandbox on the Session's disk; programs installed outside the Workspace are gone")
+		m.track.Note("a fresh Sandbox: programs installed outside the Workspace are gone")
+	}
 }
 
 // Done is closed when the Sandbox has ended; nil while there is none.

@@ -20,6 +20,7 @@ type bootRecord struct {
 	Process    process      `json:"process"`
 	Net        *lease       `json:"net,omitempty"`
 	Ready      bool         `json:"ready"`
+	Fresh      bool         `json:"fresh,omitempty"`
 }
 
 // box is a running Sandbox, booted or adopted by this process.
@@ -54,6 +55,7 @@ func (b *box) running() bool {
 
 func (b *box) ID() sandbox.ID        { return b.id }
 func (b *box) Generation() string    { return b.boot.Generation }
+func (b *box) Fresh() bool           { return b.boot.Fresh }
 func (b *box) Done() <-chan struct{} { return b.done }
 
 // Dial is sandbox.Sandbox's.

@@ -252,7 +252,7 @@ func (e *Engine) Clear(ctx context.Context, d sandbox.Disk, keep ...string) erro
 		return err
 	}
 	e.disks.tidying(d.Path).Wait()
-	if err := setAside(m.Folder, "", append(keep, rootName, "lost+found")); err != nil {
+	if err := setAside(m.Folder, "", append(keep, rootName, asideName, "lost+found")); err != nil {
 		return err
 	}
 	if err := emptyTrash(m.Folder); err != nil {
@@ -413,21 +413,27 @@ func (e *Engine) freshTmp(m sandbox.Mounted, diskPath string) (string, error) {
 	if err := errors.Join(os.Chown(path, m.IDBase, m.IDBase), os.Chmod(path, os.ModeSticky|0o777)); err != nil {
 		return "", err
 	}
+	e.takeOut(m, diskPath)
+	return path, nil
+}
+
+// takeOut deletes the trash of a mounted disk while other things go on.
+func (e *Engine) takeOut(m sandbox.Mounted, diskPath string) {
 	entries, err := os.ReadDir(m.Folder)
 	if err != nil {
-		return "", err
+		e.cfg.Log.Warn().Err(err).Str("disk", diskPath).Msg("What was to be deleted of a disk can't be listed; the next boot tries again.")
+		return
 	}
 	wg := e.disks.tidying(diskPath)
 	for _, d := range entries {
 		if strings.HasPrefix(d.Name(), trashMark) {
 			wg.Go(func() {
 				if err := removeTree(filepath.Join(m.Folder, d.Name())); err != nil {
-					e.cfg.Log.Warn().Err(err).Str("disk", diskPath).Msg("What was in /tmp could not be deleted; the next boot tries again.")
+					e.cfg.Log.Warn().Err(err).Str("disk", diskPath).Msg("What was to be deleted of a disk could not be; the next boot tries again.")
 				}
 			})
 		}
 	}
-	return path, nil
 }
 
 // tool finds a program of the host also where PATH lacks the folders for root, as it does under some service managers.

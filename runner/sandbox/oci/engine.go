@@ -47,6 +47,8 @@ var _ sandbox.Engine = (*Engine)(nil)
 type record struct {
 	Spec    sandbox.Spec `json:"spec"`
 	Started time.Time    `json:"started"`
+	// Aside is what the root filesystem is made on that Renew put aside; nil: there is none.
+	Aside *sandbox.Base `json:"aside,omitempty"`
 }
 
 // readRecord takes a record that a power cut left half written for none: the next Start writes it again.

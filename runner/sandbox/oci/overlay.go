@@ -25,12 +25,11 @@ const rootInfo = "base.json"
 // checkUpper refuses a base other than the one the disk's root filesystem was made on: an upper on other lowers is
 // undefined behavior.
 func checkUpper(m sandbox.Mounted, b sandbox.Base) error {
-	var rec rootRecord
-	found, err := readJSON(filepath.Join(m.Folder, rootName, rootInfo), &rec)
+	rec, found, err := rootAt(m, rootName)
 	if err != nil {
-		return sandbox.Errorf(sandbox.ErrDiskDamaged, "the root filesystem can't be used: %v", err)
+		return err
 	}
-	if found && (rec.Name != b.Name || !slices.Equal(rec.Layers, b.Layers)) {
+	if found && !rec.on(b) {
 		return sandbox.Errorf(sandbox.ErrOtherBase, "the root filesystem was made on the base %q and can't go on with %q", rec.Name, b.Name)
 	}
 	return nil

@@ -315,7 +315,8 @@ func (e *Engine) baseUsers(ctx context.Context, name string) ([]string, error) {
 		return nil, err
 	}
 	for _, s := range list {
-		if uses(s.Spec.Base.Layers) {
+		rec, _ := e.readRecord(s.ID)
+		if uses(s.Spec.Base.Layers) || rec.Aside != nil && uses(rec.Aside.Layers) {
 			out = append(out, "the Sandbox "+string(s.ID))
 		}
 	}

@@ -125,7 +125,7 @@ func (e *Engine) boot(ctx context.Context, id sandbox.ID, s sandbox.Spec) (*box,
 	if err != nil {
 		return nil, fmt.Errorf("what is known of the Sandbox %s can't be written: %w", id, err)
 	}
-	boot.Ready = true
+	boot.Ready, boot.Fresh = true, p.fresh
 	if err := writeJSON(e.bootFile(id), boot, false); err != nil {
 		return nil, err
 	}
@@ -200,10 +200,14 @@ func (e *Engine) prepareDisk(ctx context.Context, id sandbox.ID, p *plan) error 
 		return err
 	}
 	p.disk = m
+	aside, err := reclaim(m, p.spec.Base)
+	if err != nil {
+		return err
+	}
 	if err := checkUpper(m, p.spec.Base); err != nil {
 		return err
 	}
-	if err := writeJSON(e.recordFile(id), record{Spec: p.spec, Started: time.Now().UTC()}, false); err != nil {
+	if err := writeJSON(e.recordFile(id), record{Spec: p.spec, Started: time.Now().UTC(), Aside: aside}, false); err != nil {
 		return err
 	}
 	p.fresh = !exists(filepath.Join(m.Folder, rootName, rootInfo))
@@ -413,7 +417,11 @@ func (e *Engine) removeRoot(ctx context.Context, d sandbox.Disk) error {
 	if err != nil {
 		return err
 	}
-	if err := removeTree(filepath.Join(m.Folder, rootName)); err != nil {
+	e.disks.tidying(d.Path).Wait()
+	if err := errors.Join(toTrash(m, rootName), toTrash(m, asideName)); err != nil {
+		return err
+	}
+	if err := emptyTrash(m.Folder); err != nil {
 		return err
 	}
 	if mounted {
