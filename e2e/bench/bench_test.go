@@ -38,6 +38,7 @@ var figures = []figure{
 	{[]string{"boot", "boot_alike"}, true, boot},
 	{[]string{"wake"}, true, wake},
 	{[]string{"bind", "bind_first", "bind_killed"}, true, bind},
+	{[]string{"install_cold", "install_warm"}, false, install},
 	{[]string{"docker_up"}, false, dockerUp},
 	{[]string{"snapshot", "snapshot_boot"}, false, snapshot},
 	{[]string{"session_disk", "session_disk_asleep"}, true, sessionDisk},

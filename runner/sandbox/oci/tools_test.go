@@ -11,55 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/claude-hub/claude-hub/runner/agent"
 	"github.com/claude-hub/claude-hub/runner/build"
 	"github.com/claude-hub/claude-hub/runner/image"
 	"github.com/claude-hub/claude-hub/runner/image/imagetest"
 	"github.com/claude-hub/claude-hub/runner/sandbox"
 )
-
-// The package managers of the npm registry that are tried, at versions that were tried.
-const (
-	pnpmVersion = "10.34.9"
-	bunVersion  = "1.4.5"
-)
-
-// npmTools gives a folder with pnpm and bun, which npm fetches once for a machine.
-func npmTools(t *testing.T) string {
-	t.Helper()
-	cache, err := imagetest.CacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(cache, "npm-pnpm-"+pnpmVersion+"-bun-"+bunVersion)
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	lock, err := os.OpenFile(dir+".lock", os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lock.Close()
-	for err = unix.EINTR; err == unix.EINTR; err = unix.Flock(int(lock.Fd()), unix.LOCK_EX) {
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(dir); err == nil {
-		return dir
-	}
-	tmp := dir + ".new"
-	out, err := exec.Command("npm", "install", "--prefix", tmp, "--no-audit", "--no-fund", "pnpm@"+pnpmVersion, "bun@"+bunVersion).CombinedOutput()
-	if err != nil {
-		t.Fatalf("these tests need pnpm and bun, and npm (of Node) couldn't get them: %v\n%s", err, out)
-	}
-	if err := os.Rename(tmp, dir); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
 
 // said is what a program of the host prints. The test needs it.
 func said(t *testing.T, hint string, argv ...string) string {
@@ -101,7 +58,7 @@ func newToolbox(t *testing.T) *toolbox {
 	s.Disk.Size, s.Limits.Memory, s.Limits.CPU, s.Network.Off = 2<<30, 1536<<20, 2, true
 	s.Binds = append(s.Binds,
 		sandbox.Bind{Folder: "/usr", Guest: "/usr", ReadOnly: true}, sandbox.Bind{Folder: "/etc/alternatives", Guest: "/etc/alternatives", ReadOnly: true},
-		sandbox.Bind{Folder: npmTools(t), Guest: "/opt/npm", ReadOnly: true},
+		sandbox.Bind{Folder: imagetest.NPMTools(t), Guest: "/opt/npm", ReadOnly: true},
 		sandbox.Bind{Folder: said(t, "https://go.dev", "go", "env", "GOROOT"), Guest: "/opt/go", ReadOnly: true},
 		sandbox.Bind{Folder: filepath.Dir(filepath.Dir(said(t, "https://nodejs.org", "node", "-p", "process.execPath"))), Guest: "/opt/node", ReadOnly: true},
 		sandbox.Bind{Folder: said(t, "apt-get install cargo", "rustc", "--print", "sysroot"), Guest: "/opt/rust", ReadOnly: true},
