@@ -37,13 +37,14 @@ var arrows = map[string]string{
 	"app/proposal":    "store envspec app/access app/checks app/environment app/fault app/fleet app/github app/variable runner/redact runner/wire",
 	"app/session":     "store app/access app/github app/environment app/variable app/fleet app/audit app/fault runner/wire",
 
-	"handlers":           "store envspec app/metrics app/fault app/access app/environment app/proposal app/variable app/session app/fleet app/setup handlers/request handlers/api handlers/web handlers/webhook handlers/runnerapi",
+	"handlers":           "store envspec app/metrics app/fault app/access app/environment app/proposal app/variable app/session app/fleet app/setup handlers/request handlers/api handlers/ports handlers/web handlers/webhook handlers/runnerapi",
 	"handlers/request":   "app/fault",
 	"handlers/peer":      "handlers/request",
+	"handlers/ports":     "handlers/peer handlers/request app/access app/fault app/fleet app/session",
 	"handlers/webhook":   "store app/github app/checks app/audit app/fault",
 	"handlers/runnerapi": "handlers/peer store app/fleet app/fault runner/wire",
 	"handlers/api":       "handlers/peer handlers/request store envspec app/fault app/github app/access app/environment app/proposal app/variable app/session app/fleet runner/wire",
-	"handlers/web":       "handlers/peer handlers/request handlers/webhook runner/redact store envspec app/fault app/github app/setup app/access app/environment app/proposal app/variable app/session app/fleet runner/wire",
+	"handlers/web":       "handlers/peer handlers/ports handlers/request handlers/webhook runner/redact store envspec app/fault app/github app/setup app/access app/environment app/proposal app/variable app/session app/fleet runner/wire",
 
 	"runner/sandbox/oci": "runner/sandbox",
 	"runner/image":       "runner/sandbox",

@@ -133,7 +133,7 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 		log.Warn().Str("listen", h.listener.Addr().String()).Msg("dev login is on: whoever reaches this address may sign in under any name and run commands in Sandboxes")
 	}
 	routes, err := handlers.New(handlers.Deps{
-		DB: db, Gate: h.gate, Setup: h.setup, Fleet: h.fleet, Vault: h.vault, Environments: h.env, Proposals: h.proposals, Sessions: h.sessions, Webhook: h.webhook, Metrics: m, MetricsToken: cfg.Metrics.Token.Reveal(), PublicURL: h.url, Version: version, Stopping: h.stopping, Log: log,
+		DB: db, Gate: h.gate, Setup: h.setup, Fleet: h.fleet, Vault: h.vault, Environments: h.env, Proposals: h.proposals, Sessions: h.sessions, Webhook: h.webhook, Metrics: m, MetricsToken: cfg.Metrics.Token.Reveal(), PublicURL: h.url, PortsDomain: cfg.Hub.PortsDomain, Version: version, Stopping: h.stopping, Log: log,
 	})
 	if err != nil {
 		return nil, errors.Join(err, db.Close())

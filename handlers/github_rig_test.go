@@ -3,6 +3,7 @@ package handlers_test
 import (
 	"net/http"
 	"net/http/cookiejar"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -32,6 +33,12 @@ type town struct {
 
 func newTown(t *testing.T, db *store.DB, gh *githubtest.Server, o apptest.Options) *town {
 	t.Helper()
+	return townWith(t, db, gh, o, "")
+}
+
+// townWith is newTown with a domain for ports.
+func townWith(t *testing.T, db *store.DB, gh *githubtest.Server, o apptest.Options, ports string) *town {
+	t.Helper()
 	w := &town{gh: gh, holder: github.NewHolder(nil), ana: gh.Person("ana"), bob: gh.Person("bob"), acme: gh.Org("acme")}
 	w.rocket = gh.Repo("acme/rocket", true, githubtest.Files{"README.md": githubtest.Text("rocket\n")})
 	w.other = gh.Repo("acme/other", true, githubtest.Files{"README.md": githubtest.Text("other\n")})
@@ -42,7 +49,7 @@ func newTown(t *testing.T, db *store.DB, gh *githubtest.Server, o apptest.Option
 	w.saw.Allow(w.bob, "read")
 
 	o.Access.GitHub, o.NoDev = w.holder, true
-	w.site = newSite(t, db, o)
+	w.site = siteWith(t, httptest.NewUnstartedServer(nil), &site{Hub: apptest.New(t, db, o), ports: ports})
 	callback := w.url + "/auth/github/callback"
 	w.app = gh.App(githubtest.AppOptions{Callbacks: []string{callback}})
 	w.inst = gh.Install(w.app.ID, w.acme, w.ana, w.rocket)

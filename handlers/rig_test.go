@@ -31,6 +31,8 @@ type site struct {
 	t    *testing.T
 	url  string
 	stop chan struct{}
+	// ports is the domain that ports of Sandboxes have their origins below.
+	ports string
 }
 
 func newSite(t *testing.T, db *store.DB, o apptest.Options) *site {
@@ -47,7 +49,14 @@ func siteOf(t *testing.T, hub *apptest.Hub) *site {
 // siteOn is siteOf where the Hub has to know its address before.
 func siteOn(t *testing.T, server *httptest.Server, hub *apptest.Hub) *site {
 	t.Helper()
-	s := &site{Hub: hub, t: t, stop: make(chan struct{})}
+	return siteWith(t, server, &site{Hub: hub})
+}
+
+// siteWith is siteOn for a site with settings of its own.
+func siteWith(t *testing.T, server *httptest.Server, s *site) *site {
+	t.Helper()
+	s.t, s.stop = t, make(chan struct{})
+	hub := s.Hub
 	var err error
 	if s.hook, err = webhook.New(hub.DB, webhook.Options{
 		GitHub: hub.App, Access: hub.Gate, Setup: hub.Setup, Builds: hub.Environments, Proposals: hub.Proposals, Log: zerolog.New(zerolog.NewTestWriter(t)),
@@ -68,7 +77,7 @@ func siteOn(t *testing.T, server *httptest.Server, hub *apptest.Hub) *site {
 
 func (s *site) deps() handlers.Deps {
 	return handlers.Deps{
-		DB: s.DB, Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Proposals: s.Proposals, Setup: s.Setup, Fleet: s.Fleet, Vault: s.Vault, Webhook: s.hook, PublicURL: s.url, Version: "test",
+		DB: s.DB, Gate: s.Gate, Environments: s.Environments, Sessions: s.Sessions, Proposals: s.Proposals, Setup: s.Setup, Fleet: s.Fleet, Vault: s.Vault, Webhook: s.hook, PublicURL: s.url, PortsDomain: s.ports, Version: "test",
 		Stopping: s.stop, Log: zerolog.New(zerolog.NewTestWriter(s.t)).Level(zerolog.WarnLevel),
 	}
 }

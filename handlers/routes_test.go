@@ -132,7 +132,7 @@ VALUES ($1, 7, 1, 'a title', 'https://github.com/acme/rocket/pull/7', 1, 'ana', 
 		t.Fatal(err)
 	}
 	return routes(t, s, map[string]string{
-		"repo": g.Repo().ID.String(), "test": v.TestBuild, "session": sn.ID, "number": "1", "runner": r.ID, "file": "style.css", "delivery": "g-1", "channel": "0", "shared": "HUB_WIDE", "variable": "NPM", "proposal": "7", "token": "0123456789abcdef", "terminal": terminal.ID,
+		"repo": g.Repo().ID.String(), "test": v.TestBuild, "session": sn.ID, "number": "1", "runner": r.ID, "file": "style.css", "delivery": "g-1", "channel": "0", "shared": "HUB_WIDE", "variable": "NPM", "proposal": "7", "token": "0123456789abcdef", "terminal": terminal.ID, "port": "8080",
 	})
 }
 

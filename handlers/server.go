@@ -21,6 +21,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/setup"
 	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/handlers/api"
+	"github.com/claude-hub/claude-hub/handlers/ports"
 	"github.com/claude-hub/claude-hub/handlers/runnerapi"
 	"github.com/claude-hub/claude-hub/handlers/web"
 	"github.com/claude-hub/claude-hub/handlers/webhook"
@@ -43,7 +44,9 @@ type Deps struct {
 	MetricsToken string
 	// PublicURL is how people and Runners reach this Hub. Over https, cookies are bound to it (__Host-).
 	PublicURL string
-	Version   string // of claude-hub
+	// PortsDomain is what ports of Sandboxes have their origins below; "": they have none.
+	PortsDomain string
+	Version     string // of claude-hub
 	// Stopping is closed when the Hub begins to stop: streams and long polls end. nil: never.
 	Stopping <-chan struct{}
 	Log      zerolog.Logger
@@ -56,10 +59,14 @@ func New(d Deps) (http.Handler, error) {
 		return nil, fmt.Errorf("the Hub's own URL must look like https://hub.example.com, not %q", d.PublicURL)
 	}
 	https := public.Scheme == "https"
+	domain, err := ports.DomainOf(d.PortsDomain, public)
+	if err != nil {
+		return nil, err
+	}
 
 	pages, err := web.New(web.Deps{
 		Gate: d.Gate, Environments: d.Environments, Proposals: d.Proposals, Sessions: d.Sessions, Setup: d.Setup, Fleet: d.Fleet, Vault: d.Vault, Deliveries: d.Webhook, Changes: d.DB, Now: d.DB.Now,
-		PublicURL: public, SecureCookies: https, Version: d.Version, Stopping: d.Stopping,
+		PublicURL: public, SecureCookies: https, Ports: domain, Version: d.Version, Stopping: d.Stopping,
 	})
 	if err != nil {
 		return nil, err
@@ -98,7 +105,21 @@ func New(d Deps) (http.Handler, error) {
 	quiet := func(path string) bool {
 		return path == "/healthz" || path == "/readyz" || path == setup.HookPath || path == metrics.Path || strings.HasPrefix(path, runnerPath) || strings.HasSuffix(path, "/exchange") || strings.HasSuffix(path, "/input") || strings.HasSuffix(path, "/steer")
 	}
-	return measured(d.Metrics, classes(runnerPath), traced(d.Log, quiet, secured(https, timed(r)))), nil
+	own := measured(d.Metrics, classes(runnerPath), traced(d.Log, quiet, secured(https, timed(r))))
+	if !domain.On() {
+		return own, nil
+	}
+	// What runs in Sandboxes answers under its own hosts, apart from all of the above.
+	always := func(string) bool { return true }
+	port := func(string) string { return "port" }
+	theirs := measured(d.Metrics, port, traced(d.Log, always, timed(ports.New(ports.Deps{Gate: d.Gate, Sessions: d.Sessions, Domain: domain, Hub: public}))))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if domain.Has(r.Host) {
+			theirs.ServeHTTP(w, r)
+			return
+		}
+		own.ServeHTTP(w, r)
+	}), nil
 }
 
 // newErrorLog carries what net/http itself complains about into our log.

@@ -143,13 +143,13 @@ func issue(tx *store.Tx, who *Person, c credential) (secret string, err error) {
 // asked again when it is older than [Options].Age. While GitHub can't be reached what it said last is good up to
 // [Options].Outage, then the fault is Unavailable.
 func (g *Gate) Browser(ctx context.Context, secret string) (Person, error) {
-	return g.whose(ctx, secret, kindBrowser)
+	return g.whose(ctx, HashSecret(secret), kindBrowser)
 }
 
 // Token is described with Browser. What the token may do of all that its person may, the Person carries: see
 // [Person.Can]; that it is for some Repos only, every method of the Gate enforces.
 func (g *Gate) Token(ctx context.Context, secret string) (Person, error) {
-	return g.whose(ctx, secret, kindToken)
+	return g.whose(ctx, HashSecret(secret), kindToken)
 }
 
 // errNobody is the same for every secret that signs nobody in; errNoToken for one that should be a token's.
@@ -166,7 +166,7 @@ func seenEvery(kind string) time.Duration {
 	return time.Hour
 }
 
-func (g *Gate) whose(ctx context.Context, secret, kind string) (Person, error) {
+func (g *Gate) whose(ctx context.Context, hash []byte, kind string) (Person, error) {
 	var who Person
 	var unseen bool
 	_, err := g.current(Reading(ctx), func() (v view, err error) {
@@ -175,7 +175,7 @@ func (g *Gate) whose(ctx context.Context, secret, kind string) (Person, error) {
 			var k, scopes string
 			var repos sql.NullString
 			var seen, expires int64
-			if err := tx.Row(credentialSQL, HashSecret(secret)).Scan(append([]any{
+			if err := tx.Row(credentialSQL, hash).Scan(append([]any{
 				&who.id, &who.source, &who.login, &who.github, &k, &seen, &expires, &scopes, &repos}, v.standing.dest()...)...); err != nil {
 				return err
 			}
@@ -184,7 +184,7 @@ func (g *Gate) whose(ctx context.Context, secret, kind string) (Person, error) {
 				return store.ErrNotFound
 			}
 			unseen = now-seen > seenEvery(kind).Milliseconds()
-			who.credential = string(HashSecret(secret))
+			who.credential = string(hash)
 			if kind == kindToken {
 				who.limits = &limits{scopes: split(scopes), expires: time.UnixMilli(expires)}
 				if repos.Valid {
@@ -216,7 +216,7 @@ func (g *Gate) whose(ctx context.Context, secret, kind string) (Person, error) {
 	}
 	if unseen {
 		err = g.db.Write(ctx, func(tx *store.Tx) error {
-			_, err := tx.Exec(seenSQL, HashSecret(secret), tx.Now().UnixMilli())
+			_, err := tx.Exec(seenSQL, hash, tx.Now().UnixMilli())
 			return err
 		})
 	}

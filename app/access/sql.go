@@ -35,6 +35,11 @@ WHERE person_id = $1 AND kind = 'token' AND expires_at > $2 ORDER BY created_at 
 	// The oldest first, and so many at once that a flood doesn't grow.
 	spareSignInsSQL = `DELETE FROM sign_ins WHERE id IN (SELECT id FROM sign_ins ORDER BY expires_at DESC, id LIMIT 100 OFFSET $1)`
 
+	insertVisitSQL = `INSERT INTO visits (hash, browser, place, asked, expires_at) VALUES ($1, $2, $3, $4, $5)`
+	visitSQL       = `SELECT browser, place, asked, expires_at FROM visits WHERE hash = $1`
+	deleteVisitSQL = `DELETE FROM visits WHERE hash = $1`
+	oldVisitsSQL   = `DELETE FROM visits WHERE expires_at <= $1`
+
 	siteSQL     = `SELECT web FROM github_site WHERE one = 1`
 	setSiteSQL  = `INSERT INTO github_site (one, web) VALUES (1, $1) ON CONFLICT (one) DO UPDATE SET web = excluded.web`
 	siteUsedSQL = `SELECT (SELECT count(*) FROM people WHERE source = 'github') + (SELECT count(*) FROM repos WHERE source = 'github')`

@@ -25,6 +25,7 @@ type Hub struct {
 	Listen       string        `yaml:"listen"`
 	URL          string        `yaml:"url"`
 	PeerURL      string        `yaml:"peer_url"`
+	PortsDomain  string        `yaml:"ports_domain"`
 	Database     string        `yaml:"database"`
 	LogLimit     envspec.Size  `yaml:"log_limit"`
 	TestDeadline time.Duration `yaml:"test_deadline"`

@@ -1,7 +1,9 @@
 package world
 
 import (
+	"context"
 	"io"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
@@ -29,7 +31,7 @@ func (w *World) Browser() *Browser {
 	}
 	home := strings.TrimPrefix(w.URL, "http://")
 	return &Browser{t: w.t, base: w.URL, client: &http.Client{
-		Jar: jar, Timeout: time.Minute,
+		Jar: jar, Timeout: time.Minute, Transport: &http.Transport{DialContext: loopback},
 		CheckRedirect: func(r *http.Request, _ []*http.Request) error {
 			if r.URL.Host != home {
 				return http.ErrUseLastResponse
@@ -37,6 +39,14 @@ func (w *World) Browser() *Browser {
 			return nil
 		},
 	}}
+}
+
+// loopback finds all names below localhost on this machine, as browsers do.
+func loopback(ctx context.Context, network, address string) (net.Conn, error) {
+	if host, port, err := net.SplitHostPort(address); err == nil && strings.HasSuffix(host, ".localhost") {
+		address = net.JoinHostPort("127.0.0.1", port)
+	}
+	return new(net.Dialer).DialContext(ctx, network, address)
 }
 
 // Page is what the browser shows.
@@ -143,6 +153,7 @@ func (p *Page) Form(t testing.TB, button string) (Form, Button) {
 
 func (b *Browser) do(r *http.Request) *Page {
 	b.t.Helper()
+	r.Header.Set("Accept", "text/html")
 	answer, err := b.client.Do(r)
 	if err != nil {
 		b.t.Fatal(err)

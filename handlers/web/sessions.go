@@ -158,6 +158,7 @@ type sessionPage struct {
 	StartFailed *Failure
 	Woke        string
 	Log         Tail
+	Ports       bool   // can be opened in the browser
 	Shell       string // what to type for a shell
 	Terminals   []TerminalRow
 	Lacking     []LackingValue // of the version it boots from next
@@ -248,7 +249,7 @@ func (w *Web) showSession(rw http.ResponseWriter, r *http.Request, g access.Gran
 	p := sessionPage{
 		Page: w.repoPage(r, g, "sessions", "Session "+short(sn.ID)), Session: sn, Runner: name, Meaning: meaning(sn, name),
 		Phases: phases(sn.Detail.Phases, w.d.Now()), Progress: sn.Detail.Progress, Failure: failure(sn.Detail.Failure), StartFailed: failure(sn.Detail.StartFailed),
-		Shell: "claude-hub session shell " + sn.ID,
+		Shell: "claude-hub session shell " + sn.ID, Ports: w.d.Ports.On(),
 	}
 	p.Alert = alert
 	if p.StartFailed != nil {

@@ -168,6 +168,11 @@ func everyPage(now time.Time) map[string][]any {
 			environmentPage{Page: moving, Form: Form{Values: formOf(envspec.Spec{Folders: &own, Docker: true})}, Draft: draft, Current: &version, Changes: changes, Start: starts[2], Lacking: lacking},
 			environmentPage{Page: moving, Form: Form{Values: formOf(envspec.Spec{Folders: &none})}},
 		},
+		"port": {
+			portPage{Page: inRepo("sessions"), Session: session.Session{ID: "s", State: session.Asleep}, Port: 80, Path: "/p", To: "/" + hostile, Meaning: hostile},
+			portPage{Page: moving, Session: session.Session{ID: "s", State: session.Waking}, Port: 80, Path: "/p", To: "/", Meaning: hostile},
+			portPage{Page: inRepo("sessions"), Port: 80, Go: "http://s-80.ports.localhost/"},
+		},
 		"restart": {
 			restartPage{Page: inRepo("sessions"), Session: session.Session{ID: "s", Version: 1}}, restartPage{Page: moving, Session: session.Session{ID: "s", Version: 1}, Next: 2}, restartPage{Page: moving, Session: session.Session{ID: "s", Version: 1}, Next: 2, Fresh: true},
 		},
@@ -226,7 +231,7 @@ func everyPage(now time.Time) map[string][]any {
 		sn := session.Session{ID: "0123456789abc", State: state, Unreachable: i%2 == 0, Freed: i%2 == 0, Version: 1, Branch: hostile, WorkBranch: hostile, DiskSize: 20 << 30, CreatedAt: now, CreatedBy: hostile}
 		sn.Detail.Notes = []string{hostile}
 		for j, f := range failures {
-			p := sessionPage{Page: moving, Session: sn, Meaning: meaning(sn, hostile), Runner: hostile, Next: j, Fresh: j > 1, Phases: steps, Failure: f, StartFailed: failures[len(failures)-1-j], Woke: "71 ms", Lacking: lacking[:j%2], Log: tails[j%2], Shell: hostile,
+			p := sessionPage{Page: moving, Ports: j > 0, Session: sn, Meaning: meaning(sn, hostile), Runner: hostile, Next: j, Fresh: j > 1, Phases: steps, Failure: f, StartFailed: failures[len(failures)-1-j], Woke: "71 ms", Lacking: lacking[:j%2], Log: tails[j%2], Shell: hostile,
 				Terminals: terminalRows([]fleet.Terminal{{ID: "a", OpenedBy: hostile, Opened: now}, {ID: "b", OpenedBy: "ana", Opened: now, Ended: now, Exit: wire.ChannelExit{Code: 125, Failed: hostile}}}, "/p")[:j%3]}
 			if p.Meaning == "" {
 				panic("no words for the state " + state)

@@ -25,6 +25,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/variable"
 	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/envspec/dotenv"
+	"github.com/claude-hub/claude-hub/handlers/ports"
 	"github.com/claude-hub/claude-hub/handlers/request"
 	"github.com/claude-hub/claude-hub/store"
 )
@@ -52,8 +53,10 @@ type Deps struct {
 	PublicURL    *url.URL
 	// SecureCookies has cookies bound to this host over https (__Host-, Secure).
 	SecureCookies bool
-	Version       string
-	Stopping      <-chan struct{} // closed when streams should end; nil: never
+	// Ports have origins of their own in it.
+	Ports    ports.Domain
+	Version  string
+	Stopping <-chan struct{} // closed when streams should end; nil: never
 }
 
 // Web serves the pages.
@@ -118,6 +121,7 @@ func (w *Web) routes() *mux.Router {
 	post("/account/tokens/{token}/revoke", w.signedIn(w.revokeToken))
 	get("/deliveries", w.signedIn(w.deliveries))
 	post("/deliveries/{delivery}/again", w.signedIn(w.tryDeliveryAgain))
+	get(ports.AdmitPath, w.signedIn(w.admit))
 	get("/runners", w.signedIn(w.runners))
 	post("/runners/registrations", w.signedIn(w.newRegistration))
 	post("/runners/{runner}/revoke", w.signedIn(w.revokeRunner))
@@ -185,6 +189,9 @@ func (w *Web) routes() *mux.Router {
 	post("/repos/{repo}/sessions/{session}/delete", w.granted(w.deleteSession))
 	stream("/repos/{repo}/sessions/{session}/events", w.granted(w.sessionEvents))
 	get("/repos/{repo}/sessions/{session}/log", w.granted(w.sessionLog))
+	get("/repos/{repo}/sessions/{session}/ports", w.granted(w.openPort))
+	get("/repos/{repo}/sessions/{session}/ports/{port}", w.granted(w.port))
+	post("/repos/{repo}/sessions/{session}/ports/{port}/wake", w.granted(w.wakePort))
 	post("/repos/{repo}/sessions/{session}/terminals", w.granted(w.atHome(w.openTerminal)))
 	get("/repos/{repo}/sessions/{session}/terminals/{terminal}", w.granted(w.terminal))
 	post("/repos/{repo}/sessions/{session}/terminals/{terminal}/close", w.granted(w.atHome(w.closeTerminal)))

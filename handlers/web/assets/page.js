@@ -47,7 +47,7 @@
     fetching = true;
     try {
       const res = await fetch(location.href, { headers: { Accept: 'text/html' } });
-      if (res.redirected || res.status === 404) { // signed out, or gone
+      if (res.redirected || res.status === 404 || res.headers.has('Refresh')) { // signed out, gone, or it goes on elsewhere
         location.reload();
         return;
       }
