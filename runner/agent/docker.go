@@ -120,6 +120,13 @@ func (a *agent) launchDocker(ctx context.Context, d Docker) error {
 		return fail(CodeDocker, "dockerd can't start: %v", err)
 	}
 	argv := []string{"dockerd"}
+	if a.gvisor {
+		if err := a.gvisorForward(ctx, d.Env); err != nil {
+			return err
+		}
+		argv = append(argv, gvisorDocker...)
+		d.Env = gvisorPath(d.Env)
+	}
 	// What stands in both places keeps dockerd from starting.
 	if parent := containersGroup(); parent != "" && !set["cgroup-parent"] {
 		argv = append(argv, "--cgroup-parent="+parent)
