@@ -29,7 +29,7 @@ type Hub struct {
 	Database     string        `yaml:"database"`
 	LogLimit     envspec.Size  `yaml:"log_limit"`
 	TestDeadline time.Duration `yaml:"test_deadline"`
-	// AutoTest starts Test builds of pull requests from the same repository by people with access, without being asked.
+	// AutoTest starts Test builds of pull requests from the same repository, opened and pushed to by people with access, without being asked.
 	AutoTest    bool          `yaml:"auto_test"`
 	IdleAfter   time.Duration `yaml:"idle_after"`
 	SessionDisk envspec.Size  `yaml:"session_disk"`

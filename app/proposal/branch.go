@@ -29,9 +29,12 @@ func readBranch(tx *store.Tx, repo github.RepoID) (b branchRow, err error) {
 }
 
 // Pushed is a branch that moved. When it is the default one, the pull requests that were merged with it are looked at, and what
-// was pushed to it without one is shown for what it is: nothing is applied by a push alone. after is only a hint, and so is who
-// pushed: what counts is read.
-func (s *Service) Pushed(ctx context.Context, repo github.RepoID, branch, after string, _ github.Account) error {
+// was pushed to it without one is shown for what it is: nothing is applied by a push alone. after is only a hint: what counts is
+// read. Who pushed it can't be read later, and is kept for Test builds that the Hub starts by itself.
+func (s *Service) Pushed(ctx context.Context, repo github.RepoID, branch, after string, sender github.Account) error {
+	if err := s.keepPusher(ctx, repo, after, sender); err != nil {
+		return err
+	}
 	app, err := s.github.App()
 	if err != nil {
 		return away(err)

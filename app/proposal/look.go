@@ -47,6 +47,15 @@ func (l look) showing(runners []fleet.Runner) showing {
 }
 
 func (s *Service) look(ctx context.Context, repo github.RepoID, number int, how look) error {
+	err := s.lookNow(ctx, repo, number, how)
+	if errors.Is(err, errNoRunner) {
+		return s.db.Write(ctx, func(tx *store.Tx) error { return due(tx, repo, number, tx.Now().Add(s.o.SweepEvery), false) })
+	}
+	return err
+}
+
+// lookNow is look that answers errNoRunner where it is to be looked again for a Runner.
+func (s *Service) lookNow(ctx context.Context, repo github.RepoID, number int, how look) error {
 	app, err := s.github.App()
 	if err != nil {
 		return away(err)
@@ -90,7 +99,11 @@ func (s *Service) lookOnce(ctx context.Context, app *github.App, repo github.Rep
 	}
 	now := proposalOf(f, was)
 	if !how.afresh && same(was, now) {
-		return s.reshow(ctx, repo, now.commit(), how)
+		if err := s.reshow(ctx, repo, now.commit(), how); err != nil {
+			return err
+		}
+		now.File = was.File
+		return s.autoTest(ctx, repo, now, f.repo.DefaultBranch)
 	}
 	if err := readFacts(ctx, app, &f); err != nil {
 		if gone(err) {
@@ -114,9 +127,9 @@ func (s *Service) lookOnce(ctx context.Context, app *github.App, repo github.Rep
 	if err != nil {
 		return err
 	}
-	var auto bool
+	var next Proposal
 	err = s.db.Write(ctx, func(tx *store.Tx) error {
-		next := now
+		next = now
 		g, err := system(tx, repo, number)
 		if err != nil {
 			return err
@@ -132,7 +145,6 @@ func (s *Service) lookOnce(ctx context.Context, app *github.App, repo github.Rep
 		if err := write(tx, repo, next); err != nil {
 			return err
 		}
-		auto = s.o.AutoTest && next.State == Open && next.File == Valid && !next.Fork
 		if err := s.show(tx, g, next.commit(), how.showing(runners)); err != nil {
 			return err
 		}
@@ -143,10 +155,7 @@ func (s *Service) lookOnce(ctx context.Context, app *github.App, repo github.Rep
 		return err
 	}
 	s.o.Log.Debug().Int64("repo", int64(repo)).Int("pull_request", number).Str("commit", now.commit()).Msg(d.reason)
-	if auto {
-		return s.autoTest(ctx, repo, now, f.repo)
-	}
-	return nil
+	return s.autoTest(ctx, repo, next, f.repo.DefaultBranch)
 }
 
 // moves says that what was decided of a merge is another thing by now: what somebody is asked for was overtaken, or what was wrong with it
@@ -390,40 +399,6 @@ func (s *Service) reshow(ctx context.Context, repo github.RepoID, sha string, ho
 		}
 		return s.show(tx, access.System(r, "pull requests"), sha, how.showing(runners))
 	})
-}
-
-// autoTest starts a Test build of what somebody with access proposes from the same repository, once for each draft that needs one.
-func (s *Service) autoTest(ctx context.Context, repo github.RepoID, p Proposal, at github.Repository) error {
-	g, err := s.sender(ctx, repo, p.Author)
-	if fault.Is(err, fault.NotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	wanted := false
-	err = s.db.Read(ctx, func(tx *store.Tx) error {
-		env, _, err := s.env.Proposed(tx, g, p.Number)
-		if err != nil || env.Draft == nil || env.Draft.Commit != p.SHA || env.Current != nil && env.Current.TestKey == env.Draft.TestKey {
-			return err
-		}
-		verdict, err := s.env.CheckProposed(tx, g, p.Number)
-		if err != nil || verdict.OK {
-			return err
-		}
-		tests, err := s.env.ProposedTests(tx, g, p.Number, 20)
-		wanted = !slices.ContainsFunc(tests, func(t environment.TestBuild) bool { return t.TestKey == env.Draft.TestKey })
-		return err
-	})
-	if err != nil || !wanted {
-		return err
-	}
-	_, err = s.start(ctx, g, p.Number, p.SHA, "", at.DefaultBranch, "")
-	if fault.Is(err, fault.Refused) || fault.Is(err, fault.Conflict) || fault.Is(err, fault.Unavailable) {
-		s.o.Log.Info().Err(err).Int64("repo", int64(repo)).Int("pull_request", p.Number).Msg("no Test build was started by itself")
-		return nil // a person who looks at the check run sees what is missing
-	}
-	return err
 }
 
 // start starts a Test build of a pull request's draft at exactly one commit, for who has g. branch "" is asked of GitHub. press is

@@ -124,6 +124,9 @@ func (s *Service) ask(ctx context.Context, repo github.RepoID, sha string, sende
 		key    string
 		secret bool // a Test build of it doesn't count: another one of the same key is no twin of it
 	}
+	if err := s.seek(ctx, repo, sha); err != nil {
+		return err
+	}
 	var wishes []wish
 	err := s.db.Read(ctx, func(tx *store.Tx) error {
 		wishes = nil
@@ -187,6 +190,38 @@ func (s *Service) ask(ctx context.Context, repo github.RepoID, sha string, sende
 		}
 	}
 	return s.say(ctx, repo, sha, look{bump: how.bump && note != "", press: how.press}, note)
+}
+
+// seek looks at the pull requests with a commit as head, if the Hub knows none: a press may overtake the push that brought the commit
+// back. One that stays without is of a commit that nobody proposes any more.
+func (s *Service) seek(ctx context.Context, repo github.RepoID, sha string) error {
+	var known []Proposal
+	err := s.db.Read(ctx, func(tx *store.Tx) (err error) {
+		known, err = at(tx, repo, sha)
+		return err
+	})
+	if err != nil || len(known) > 0 {
+		return err
+	}
+	app, err := s.github.App()
+	if err != nil {
+		return away(err)
+	}
+	all, err := app.PullRequestsWith(ctx, repo, sha)
+	if gone(err) {
+		return nil
+	}
+	if err != nil {
+		return away(err)
+	}
+	for _, p := range all {
+		if p.Open && p.Head.SHA == sha {
+			if err := s.Look(ctx, repo, p.Number); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // Anybody who came by a signed delivery could send it again under an id of their own, which isn't signed. Presses are all that

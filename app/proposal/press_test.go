@@ -3,12 +3,15 @@ package proposal_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/claude-hub/claude-hub/app/checks"
+	"github.com/claude-hub/claude-hub/app/fault"
 	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/app/github/githubtest"
 	"github.com/claude-hub/claude-hub/app/proposal"
 	"github.com/claude-hub/claude-hub/runner/wire"
+	"github.com/claude-hub/claude-hub/store/storetest"
 )
 
 func TestAPressCountsOnlyForWhoPassesTheGate(t *testing.T) {
@@ -122,26 +125,57 @@ func TestAPushVoidsWhatWasTestedUnlessItIsTheSame(t *testing.T) {
 	})
 }
 
-func TestAHubCanTestByItself(t *testing.T) {
-	r := one(t, proposal.Options{AutoTest: true})
+// What can't be carried out now is either tried again, by who worked the event off, or told in the check run: no press is lost.
+func TestNoPressIsLost(t *testing.T) {
+	t.Parallel()
+	db := storetest.New(t)
+	clock := storetest.NewClock(db)
+	r := newRig(t, db, githubtest.Options{}, proposal.Options{})
 	p := r.propose("env", "image: node:22\n")
-	if all := r.tests(); len(all) != 1 || all[0].CreatedBy != "ana" || all[0].Commit != p.SHA() {
-		t.Fatalf("%+v", all)
+	v := r.check(p.SHA())
+	press := github.CheckEvent{SHA: p.SHA(), ExternalID: v.ExternalID, Button: v.Buttons[0].Identifier, Body: "press-1"}
+	for name, at := range map[string]githubtest.Fault{
+		"GitHub is away where the default branch is asked for": {Method: "GET", Path: "/branches/main", Status: 502, Body: "{}"},
+		"GitHub is away where access is asked for":             {Method: "GET", Path: "/user/installations", Status: 502, Body: "{}"},
+	} {
+		clock.Advance(time.Hour) // so that what is known of access is too old
+		r.runner.Items()
+		mend := r.gh.Break(at)
+		err := r.Pressed(t.Context(), r.id(), press, account(r.ana))
+		mend()
+		if !fault.Is(err, fault.Unavailable) || len(r.tests()) != 0 {
+			t.Errorf("%s: want it tried again, got %v and %d Test builds", name, err, len(r.tests()))
+		}
 	}
-	r.look(p)
-	r.repo.Push(r.ana, "env", "comment", githubtest.Files{path: githubtest.Text("image: node:22 # the same\n")})
-	r.look(p)
-	if len(r.tests()) != 1 {
-		t.Error("the same was tested twice")
+	clock.Advance(time.Hour)
+	must(t, r.Pressed(t.Context(), r.id(), press, account(r.ana)))
+	r.says(p.SHA(), "action_required", "needs a Test build", "r1 is offline since")
+	if len(r.tests()) != 0 {
+		t.Fatal("a Test build was started on a Runner that is offline")
 	}
-	// Not for who never signed in, nor for forks.
-	q := r.repo.Propose(r.eve, "eve", githubtest.Files{path: githubtest.Text("image: node:24\n")})
-	r.look(q)
-	fork := r.repo.Fork(r.ana)
-	fork.Push(r.ana, "f", "f", githubtest.Files{path: githubtest.Text("image: node:26\n")})
-	r.look(r.repo.OpenPull(r.ana, fork, "f", "f"))
+	r.runner.Items()
+	must(t, r.Pressed(t.Context(), r.id(), press, account(r.ana))) // its body may be the same
 	if len(r.tests()) != 1 {
-		t.Errorf("%+v", r.tests())
+		t.Fatal("the Runner is back: want a Test build")
+	}
+
+	// The push that brings a commit back comes later than the press on it.
+	r.runner.Pass(r.runner.Item())
+	r.settle()
+	old := p.SHA()
+	r.repo.ForcePush(r.ana, "env", r.repo.Push(r.ana, "more", "more", githubtest.Files{path: githubtest.Text("image: node:24\n")}))
+	r.look(p)
+	head := p.SHA()
+	if head == old {
+		t.Fatal("the head is the same")
+	}
+	v = r.check(head)
+	r.repo.ForcePush(r.ana, "env", old)
+	r.look(p)
+	r.repo.ForcePush(r.ana, "env", head)
+	must(t, r.Pressed(t.Context(), r.id(), github.CheckEvent{SHA: head, ExternalID: v.ExternalID, Button: v.Buttons[0].Identifier, Body: "press-2"}, account(r.ana)))
+	if all := r.tests(); len(all) != 2 || all[0].Commit != head {
+		t.Errorf("want a Test build of %s, got %+v", head, all)
 	}
 }
 

@@ -36,7 +36,8 @@ const (
 type Options struct {
 	// PublicURL is where people reach this Hub, for the links of check runs.
 	PublicURL string
-	// AutoTest starts a Test build by itself for what somebody with access proposes from the same repository.
+	// AutoTest starts a Test build by itself for what somebody with access proposes from the same repository, of commits that somebody
+	// with access pushed.
 	AutoTest bool
 	// SweepEvery is how often open pull requests are compared with what is known. Default 5 minutes.
 	SweepEvery time.Duration

@@ -25,6 +25,10 @@ afresh = CASE WHEN excluded.afresh = 1 THEN 1 ELSE proposal_dues.afresh END`
 	laterSQL  = `UPDATE proposal_dues SET due_at = $4 WHERE repo_id = $1 AND number = $2 AND due_at = $3`
 	lookedSQL = `DELETE FROM proposal_dues WHERE repo_id = $1 AND number = $2 AND due_at = $3`
 
+	pushSQL      = `INSERT INTO proposal_pushes (repo_id, sha, pusher, at) VALUES ($1, $2, $3, $4) ON CONFLICT (repo_id, sha, pusher) DO UPDATE SET at = excluded.at`
+	pushersSQL   = `SELECT pusher FROM proposal_pushes WHERE repo_id = $1 AND sha = $2 ORDER BY at DESC, pusher`
+	oldPushesSQL = `DELETE FROM proposal_pushes WHERE at < $1`
+
 	pressSQL   = `INSERT INTO proposal_presses (repo_id, body, led_to, at) VALUES ($1, $2, $3, $4) ON CONFLICT (repo_id, body, led_to) DO NOTHING`
 	pressedSQL = `SELECT COUNT(*) FROM proposal_presses WHERE repo_id = $1 AND body = $2 AND led_to = $3`
 

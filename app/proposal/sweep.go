@@ -125,13 +125,17 @@ func (s *Service) lookAt(ctx context.Context, e entry) error {
 	if err != nil || !mine {
 		return err
 	}
-	looked := s.look(ctx, e.repo, e.number, look{afresh: e.afresh})
+	looked := s.lookNow(ctx, e.repo, e.number, look{afresh: e.afresh})
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	return s.db.Write(ctx, func(tx *store.Tx) error {
 		if looked == nil {
 			_, err := tx.Exec(lookedSQL, int64(e.repo), e.number, until)
+			return err
+		}
+		if errors.Is(looked, errNoRunner) {
+			_, err := tx.Exec(laterSQL, int64(e.repo), e.number, until, tx.Now().Add(s.o.SweepEvery))
 			return err
 		}
 		wait := min(tryMost, tryEvery<<min(e.tries, 10))
