@@ -35,7 +35,7 @@ var arrows = map[string]string{
 	"app/variable":    "store envspec app/seal app/access app/github app/audit app/fault runner/wire runner/redact",
 	"app/environment": "store envspec app/access app/github app/variable app/fleet app/audit app/fault runner/wire",
 	"app/proposal":    "store envspec app/access app/checks app/environment app/fault app/fleet app/github app/variable runner/redact runner/wire",
-	"app/session":     "store app/access app/github app/environment app/variable app/fleet app/audit app/fault runner/wire",
+	"app/session":     "store app/access app/github app/environment app/variable app/fleet app/audit app/fault runner/wire runner/redact",
 
 	"handlers":           "store envspec app/metrics app/fault app/access app/environment app/proposal app/variable app/session app/fleet app/setup handlers/request handlers/api handlers/ports handlers/web handlers/webhook handlers/runnerapi",
 	"handlers/request":   "app/fault",

@@ -16,7 +16,7 @@ import (
 	"github.com/claude-hub/claude-hub/runner/agent"
 )
 
-// Exit codes, the same for every command (README). session exec and shell return the remote code instead, and
+// Exit codes, the same for every command (README). session exec, shell and run return the remote code instead, and
 // exitOwnFault when claude-hub itself failed.
 const (
 	exitOK          = 0

@@ -21,6 +21,7 @@ Sandbox. Sessions are named by their id, or by the start or the end of it (6 cha
 		Example: "  claude-hub session start --repo acme/rocket\n  claude-hub session shell 1a2b3c4d\n  claude-hub session exec 1a2b3c4d -- make test",
 	}
 	c.AddCommand(sessionStartCommand(), sessionListCommand(), sessionShowCommand(), sessionExecCommand(), sessionShellCommand(), sessionCopyCommand(), sessionForwardCommand(), sessionLogsCommand(),
+		sessionRunCommand(), sessionRunsCommand(), sessionRunLogCommand(), sessionRunStopCommand(),
 		sessionDo("sleep", "Stop the Sandbox; Workspace and disks stay", asleep, (*client.Client).Sleep),
 		sessionWakeCommand(), sessionRestartCommand(),
 		sessionDo("retry", "Start a failed Session again", running, (*client.Client).Retry),

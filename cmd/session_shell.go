@@ -113,17 +113,28 @@ func findTerminal(ctx context.Context, hub *client.Client, s schema.Session, nam
 	if err != nil {
 		return "", err
 	}
-	var found []string
+	var ids []string
 	for _, t := range all {
-		if t.EndedAt == nil && (name == "newest" || len(name) >= 6 && (strings.HasPrefix(t.ID, name) || strings.HasSuffix(t.ID, name))) {
-			found = append(found, t.ID)
+		if t.EndedAt == nil {
+			ids = append(ids, t.ID)
+		}
+	}
+	return named("terminal", name, ids)
+}
+
+// named finds one of ids, oldest first, by its start or its end or as the newest.
+func named(what, name string, ids []string) (string, error) {
+	var found []string
+	for _, id := range ids {
+		if name == "newest" || len(name) >= 6 && (strings.HasPrefix(id, name) || strings.HasSuffix(id, name)) {
+			found = append(found, id)
 		}
 	}
 	switch {
 	case len(found) == 0:
-		return "", fmt.Errorf("no terminal %s runs in this Session", name)
+		return "", fmt.Errorf("this Session has no such %s: %s", what, name)
 	case len(found) > 1 && name != "newest":
-		return "", fmt.Errorf("%d terminals of this Session are named so; give more of the id", len(found))
+		return "", fmt.Errorf("%d %ss of this Session are named so; give more of the id", len(found), what)
 	}
 	return found[len(found)-1], nil
 }

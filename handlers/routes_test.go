@@ -118,6 +118,10 @@ func (s *site) furnish(t *testing.T, g access.Grant) []route {
 	if err != nil {
 		t.Fatal(err)
 	}
+	run, err := s.Sessions.StartRun(t.Context(), g, sn.ID, session.RunInput{Argv: []string{"true"}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	// What a look at a pull request would have left: this Hub has no App.
 	err = s.DB.Write(t.Context(), func(tx *store.Tx) error {
 		const head = "0123456789abcdef0123456789abcdef01234567"
@@ -132,7 +136,7 @@ VALUES ($1, 7, 1, 'a title', 'https://github.com/acme/rocket/pull/7', 1, 'ana', 
 		t.Fatal(err)
 	}
 	return routes(t, s, map[string]string{
-		"repo": g.Repo().ID.String(), "test": v.TestBuild, "session": sn.ID, "number": "1", "runner": r.ID, "file": "style.css", "delivery": "g-1", "channel": "0", "shared": "HUB_WIDE", "variable": "NPM", "proposal": "7", "token": "0123456789abcdef", "terminal": terminal.ID, "port": "8080",
+		"repo": g.Repo().ID.String(), "test": v.TestBuild, "session": sn.ID, "number": "1", "runner": r.ID, "file": "style.css", "delivery": "g-1", "channel": "0", "shared": "HUB_WIDE", "variable": "NPM", "proposal": "7", "token": "0123456789abcdef", "terminal": terminal.ID, "port": "8080", "run": run.ID,
 	})
 }
 

@@ -152,6 +152,7 @@ func (w *world) startHub() string {
 	f := fleet.New(w.db, w.options)
 	f.Own(wire.KindTestBuild, w.owner)
 	f.Own(wire.KindSession, w.owner)
+	f.Own(wire.KindRun, w.owner)
 	if err := f.Start(context.Background()); err != nil {
 		w.t.Fatal(err)
 	}

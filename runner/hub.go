@@ -32,7 +32,7 @@ func (r *Runner) hello(instance string) *wire.HelloRequest {
 		return h
 	}
 	h.Engine, h.Missing = caps.Kind, caps.Missing
-	h.Capabilities = append(h.Capabilities, wire.CanArchive)
+	h.Capabilities = append(h.Capabilities, wire.CanArchive, wire.CanRun)
 	if caps.Nested {
 		h.Capabilities = append(h.Capabilities, "docker")
 	}

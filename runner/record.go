@@ -38,6 +38,7 @@ type record struct {
 
 	Marks   build.Marks   `json:"marks"`   // a Test build's
 	Session session.State `json:"session"` // a Session's
+	Run     runState      `json:"run"`     // a headless run's
 }
 
 func (r *Runner) recordPath(id string) string { return filepath.Join(r.records, id+".json") }
@@ -66,6 +67,7 @@ func (rec record) redacted(text func(string) string) record {
 	}
 	rec.Failure, rec.Session.StartFailed = failure(rec.Failure), failure(rec.Session.StartFailed)
 	rec.Marks.Failed, rec.Session.Build.Failed = failure(rec.Marks.Failed), failure(rec.Session.Build.Failed)
+	rec.Run.Exit = maskedExit(rec.Run.Exit, text)
 	rec.Phases, rec.Notes = slices.Clone(rec.Phases), slices.Clone(rec.Notes)
 	for i := range rec.Phases {
 		rec.Phases[i].Note = text(rec.Phases[i].Note)

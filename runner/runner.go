@@ -306,7 +306,7 @@ func (r *Runner) take(items []*wire.Item, channels []*wire.Channel) {
 
 // begin makes the worker of a new assignment. The caller holds the lock.
 func (r *Runner) begin(it *wire.Item) (*worker, error) {
-	if it.Kind != wire.KindTestBuild && it.Kind != wire.KindSession {
+	if it.Kind != wire.KindTestBuild && it.Kind != wire.KindSession && it.Kind != wire.KindRun {
 		return nil, fmt.Errorf("this Runner knows no assignments of kind %q; update it", it.Kind)
 	}
 	if !safeID(it.Id) {

@@ -44,6 +44,9 @@ type worker struct {
 	track    *build.Track
 	late     *time.Timer // a report of progress that waits for its turn
 	gone     bool        // nothing is left, or the Runner has stopped: no more reports
+
+	guests guests  // of a Session: its headless runs
+	host   *worker // of a headless run: its Session; of the worker's goroutine alone
 }
 
 // progressEvery keeps reports of progress at two a second.
@@ -188,6 +191,7 @@ func (w *worker) sandboxEnded() <-chan struct{} {
 
 // guard turns a panic of one assignment into its failure: the Runner and the others go on.
 func (w *worker) guard(ctx context.Context) (done bool, err error) {
+	defer w.guests.wake()
 	defer func() {
 		p := recover()
 		if p == nil {
@@ -197,22 +201,28 @@ func (w *worker) guard(ctx context.Context) (done bool, err error) {
 		w.mu.Lock()
 		w.cancel = nil
 		w.rec.Did = w.rec.Generation
-		w.rec.Ended = w.rec.Kind == wire.KindTestBuild
-		w.rec.Failure = &wire.Failure{Phase: w.track.FailRunning(), Code: build.CodeInternal,
-			Message: "claude-hub itself failed here; the Runner's log says more"}
+		w.rec.Ended = w.rec.Kind != wire.KindSession
+		state, message := wire.StateFailed, "claude-hub itself failed here; the Runner's log says more"
+		if w.rec.Kind == wire.KindRun {
+			state, w.rec.Run.Exit = wire.StateEnded, &wire.ChannelExit{Code: exitOwnFault, Failed: message}
+		}
+		w.rec.Failure = &wire.Failure{Phase: w.track.FailRunning(), Code: build.CodeInternal, Message: message}
 		w.mu.Unlock()
 		defer func() {
 			if p := recover(); p != nil {
 				err = fmt.Errorf("reporting the crash crashed as well: %v", p)
 			}
 		}()
-		err = w.report(wire.StateFailed)
+		err = w.report(state)
 	}()
 	w.mu.Lock()
 	rec, listed := w.rec, w.listed
 	w.mu.Unlock()
-	if rec.Kind == wire.KindSession {
+	switch rec.Kind {
+	case wire.KindSession:
 		return w.stepSession(ctx, rec, listed)
+	case wire.KindRun:
+		return w.stepRun(ctx, rec, listed)
 	}
 	return w.stepTest(ctx, rec, listed)
 }
@@ -327,6 +337,7 @@ func (w *worker) changed(urgent bool) {
 
 // report stores the state and hands it to the spool, from where it reaches the Hub.
 func (w *worker) report(state string) error {
+	defer w.guests.wake()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.gone {
@@ -355,6 +366,9 @@ func (w *worker) detail(rec record) any {
 		c := *f
 		c.Message, c.LastLines = text(c.Message), text(c.LastLines)
 		return &c
+	}
+	if rec.Kind == wire.KindRun {
+		return wire.RunDetail{Started: rec.Run.Started, Exit: maskedExit(rec.Run.Exit, text)}
 	}
 	if rec.Kind == wire.KindSession {
 		d := w.machine.Detail()

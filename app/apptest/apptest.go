@@ -194,7 +194,7 @@ func (h *Hub) runner(name, platform string, protocol int32) *Runner {
 	r := &Runner{ID: id, Name: name, Token: secret, hub: h}
 	var able []string
 	if protocol == wire.Protocol {
-		able = []string{"docker", wire.CanArchive}
+		able = []string{"docker", wire.CanArchive, wire.CanRun}
 	}
 	answer, err := h.Fleet.Hello(h.t.Context(), id, &wire.HelloRequest{Protocol: protocol, Version: "test", Platform: platform, Engine: "oci", CpuLimit: 4,
 		MemoryLimit: 8 << 30, Instance: "1", Capabilities: able})

@@ -212,6 +212,9 @@ func (s *Service) removed(tx *store.Tx, sn Session, a fleet.Assignment) error {
 	if _, err := tx.Exec(deletedSQL, sn.ID, tx.Now().UnixMilli()); err != nil {
 		return fmt.Errorf("end Session %s: %w", sn.ID, err)
 	}
+	if err := s.forgetRuns(tx, sn.ID, runsSQL, 0); err != nil {
+		return err
+	}
 	s.wake(tx, sn)
 	return audit.Record(tx, audit.Entry{Who: "system: Runner's report", Repo: int64(sn.repo), Action: "session.deleted", Subject: sn.ID})
 }
@@ -224,6 +227,9 @@ func (s *Service) endRevoked(tx *store.Tx, sn Session) (ended bool, err error) {
 	}
 	if _, err := tx.Exec(deletedSQL, sn.ID, tx.Now().UnixMilli()); err != nil {
 		return false, fmt.Errorf("end Session %s: %w", sn.ID, err)
+	}
+	if err := s.forgetRuns(tx, sn.ID, runsSQL, 0); err != nil {
+		return false, err
 	}
 	s.wake(tx, sn)
 	return true, audit.Record(tx, audit.Entry{Who: "system: its Runner was revoked", Repo: int64(sn.repo), Action: "session.deleted", Subject: sn.ID})

@@ -58,7 +58,7 @@ type Options struct {
 	GitHub *github.Holder
 }
 
-// New registers the Service as the Owner of Sessions.
+// New registers the Service as the Owner of Sessions and of their headless runs.
 func New(db *store.DB, env *environment.Service, f *fleet.Fleet, o Options) *Service {
 	if o.IdleAfter == 0 {
 		o.IdleAfter = 15 * time.Minute
@@ -74,6 +74,7 @@ func New(db *store.DB, env *environment.Service, f *fleet.Fleet, o Options) *Ser
 	}
 	s := &Service{db: db, env: env, fleet: f, o: o}
 	f.Own(wire.KindSession, s)
+	f.Own(wire.KindRun, runs{s})
 	return s
 }
 
@@ -464,6 +465,8 @@ func (s *Service) Home(ctx context.Context, g access.Grant, id string) (peer str
 	return s.fleet.Home(ctx, sn.Runner)
 }
 
+var errUnreachable = fault.New(fault.Unavailable, "The Runner of this Session does not answer. Nothing in it is lost; try again when the Runner is back.")
+
 // usable is a Session that something can be run in now.
 func (s *Service) usable(ctx context.Context, g access.Grant, id string) (Session, error) {
 	sn, err := s.Get(ctx, g, id)
@@ -473,7 +476,7 @@ func (s *Service) usable(ctx context.Context, g access.Grant, id string) (Sessio
 	case sn.State != Running:
 		return sn, fault.New(fault.Refused, "This Session is %s. %s", sn.State, wakeHint(sn.State))
 	case sn.Unreachable:
-		return sn, fault.New(fault.Unavailable, "The Runner of this Session does not answer. Nothing in it is lost; try again when the Runner is back.")
+		return sn, errUnreachable
 	}
 	return sn, nil
 }

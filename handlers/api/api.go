@@ -137,6 +137,11 @@ func New(d Deps) *mux.Router {
 	on(http.MethodPost, "/repos/{repo}/sessions/{session}/terminals", sessions, a.granted(a.atHome(a.openTerminal)))
 	on(http.MethodPost, "/repos/{repo}/sessions/{session}/terminals/{terminal}/exchange", sessions, underWay(a.granted(a.atHome(a.lookAtTerminal))))
 	on(http.MethodDelete, "/repos/{repo}/sessions/{session}/terminals/{terminal}", sessions, a.granted(a.atHome(a.closeTerminal)))
+	on(http.MethodGet, "/repos/{repo}/sessions/{session}/runs", read, a.granted(a.runs))
+	on(http.MethodPost, "/repos/{repo}/sessions/{session}/runs", sessions, a.granted(a.startRun))
+	on(http.MethodGet, "/repos/{repo}/sessions/{session}/runs/{run}", read, a.granted(a.run))
+	on(http.MethodGet, "/repos/{repo}/sessions/{session}/runs/{run}/log", read, a.granted(a.runLog))
+	on(http.MethodPost, "/repos/{repo}/sessions/{session}/runs/{run}/stop", sessions, a.granted(a.stopRun))
 	return root
 }
 

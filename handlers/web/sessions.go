@@ -161,6 +161,7 @@ type sessionPage struct {
 	Ports       bool   // can be opened in the browser
 	Shell       string // what to type for a shell
 	Terminals   []TerminalRow
+	Runs        []RunRow
 	Lacking     []LackingValue // of the version it boots from next
 }
 
@@ -260,6 +261,11 @@ func (w *Web) showSession(rw http.ResponseWriter, r *http.Request, g access.Gran
 		return err
 	}
 	p.Terminals = terminalRows(terminals, sessionPath(g, sn.ID))
+	runs, err := w.d.Sessions.Runs(r.Context(), g, sn.ID)
+	if err != nil {
+		return err
+	}
+	p.Runs = runRows(runs, sessionPath(g, sn.ID))
 	if p.Lacking, err = w.lacking(r.Context(), g, env.Current); err != nil {
 		return err
 	}

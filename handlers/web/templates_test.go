@@ -225,6 +225,8 @@ func everyPage(now time.Time) map[string][]any {
 			pages["test"] = append(pages["test"], p)
 		}
 	}
+	runs := []session.Run{{ID: "0123456789abc", Command: hostile + "\x1b[31m", CreatedAt: now, CreatedBy: hostile}, {ID: "b", Command: "true", CreatedAt: now, CreatedBy: "ana", StartedAt: now, Stopping: true},
+		{ID: "c", Command: "true", CreatedAt: now, CreatedBy: "ana", StartedAt: now, EndedAt: now, Exit: wire.ChannelExit{Code: 125, Failed: hostile}}}
 	rows := []SessionRow{}
 	for i, state := range []string{session.Starting, session.Running, session.Stopping, session.Asleep, session.Waking, session.Failed, session.Archiving, session.Archived, session.Deleting} {
 		rows = append(rows, sessionRow(state))
@@ -232,12 +234,15 @@ func everyPage(now time.Time) map[string][]any {
 		sn.Detail.Notes = []string{hostile}
 		for j, f := range failures {
 			p := sessionPage{Page: moving, Ports: j > 0, Session: sn, Meaning: meaning(sn, hostile), Runner: hostile, Next: j, Fresh: j > 1, Phases: steps, Failure: f, StartFailed: failures[len(failures)-1-j], Woke: "71 ms", Lacking: lacking[:j%2], Log: tails[j%2], Shell: hostile,
-				Terminals: terminalRows([]fleet.Terminal{{ID: "a", OpenedBy: hostile, Opened: now}, {ID: "b", OpenedBy: "ana", Opened: now, Ended: now, Exit: wire.ChannelExit{Code: 125, Failed: hostile}}}, "/p")[:j%3]}
+				Terminals: terminalRows([]fleet.Terminal{{ID: "a", OpenedBy: hostile, Opened: now}, {ID: "b", OpenedBy: "ana", Opened: now, Ended: now, Exit: wire.ChannelExit{Code: 125, Failed: hostile}}}, "/p")[:j%3], Runs: runRows(runs, "/p")[:j%(len(runs)+1)]}
 			if p.Meaning == "" {
 				panic("no words for the state " + state)
 			}
 			pages["session"] = append(pages["session"], p)
 		}
+	}
+	for i, run := range runs {
+		pages["run"] = append(pages["run"], runPage{Page: moving, Run: run, Session: "0123456789abc", Path: "/p", Meaning: hostile, Took: "1 s", Log: tails[i%2]})
 	}
 	pages["terminal"] = []any{
 		terminalPage{Page: inRepo("sessions"), Session: "0123456789abc", Path: "/p", By: hostile, Nonce: "n", Shell: hostile}, terminalPage{Page: moving, Session: "s", Path: "/p", By: "ana", Ended: hostile, Nonce: "n"},

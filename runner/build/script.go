@@ -18,10 +18,19 @@ import (
 // leftoverGrace is how long processes that a bootstrap left get between SIGTERM and SIGKILL.
 const leftoverGrace = 5 * time.Second
 
-// RunScript starts a script, or finds it running under its ID, and follows it into the log to its end. It returns when
-// its process has ended and its output is kept, whatever else holds its pipe open (facts/recipes.md B5). When ctx ends,
-// the script goes on: what becomes of the Sandbox is the caller's decision. boot is the agent's name of its boot.
+// RunScript runs a script as RunCommand does, and says in the log when it has been silent for long.
 func (b *Builder) RunScript(ctx context.Context, s sandbox.Sandbox, log *Log, phase, boot string, cmd agent.Cmd) (agent.Exit, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go b.sayStillRunning(ctx, log, phase)
+	return b.RunCommand(ctx, s, log, phaseWords(phase), boot, cmd, endedDuring(phase))
+}
+
+// RunCommand starts a process, or finds it running under its ID, and follows it into the log to its end. It returns when
+// its process has ended and its output is kept, whatever else holds its pipe open (facts/recipes.md B5). When ctx ends,
+// the process goes on: what becomes of the Sandbox is the caller's decision. boot is the agent's name of its boot, what names it
+// in errors, and ended is the error when the Sandbox ends first.
+func (b *Builder) RunCommand(ctx context.Context, s sandbox.Sandbox, log *Log, what, boot string, cmd agent.Cmd, ended error) (agent.Exit, error) {
 	log.Begin(cmd.ID + "@" + boot)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -31,13 +40,12 @@ func (b *Builder) RunScript(ctx context.Context, s sandbox.Sandbox, log *Log, ph
 			// What the agent said before it ended is read first, if it comes through.
 			select {
 			case <-time.After(time.Second):
-				cancel(endedDuring(phase))
+				cancel(ended)
 			case <-ctx.Done():
 			}
 		case <-ctx.Done():
 		}
 	}()
-	go b.sayStillRunning(ctx, log, phase)
 	c := Dial(s)
 	tries := 0
 	for {
@@ -51,9 +59,9 @@ func (b *Builder) RunScript(ctx context.Context, s sandbox.Sandbox, log *Log, ph
 		case errors.As(err, &said), errors.Is(err, log.Failed()):
 			return exit, err
 		}
-		// The connection broke although the Sandbox lives: the script is still there.
+		// The connection broke although the Sandbox lives: the process is still there.
 		if tries++; tries == 10 {
-			return exit, fmt.Errorf("%s can't be followed: %w", phaseWords(phase), err)
+			return exit, fmt.Errorf("%s can't be followed: %w", what, err)
 		}
 		select {
 		case <-time.After(time.Duration(tries) * 100 * time.Millisecond):

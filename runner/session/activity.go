@@ -6,7 +6,7 @@ import (
 )
 
 // activity decides whether a Session is idle: for how long no byte went in or out of a terminal or exec, and no exec
-// was in progress. A shell at its prompt and services of the start script don't count (issue 2 item 6). An exec with a
+// or headless run was in progress. A shell at its prompt and services of the start script don't count (issue 2 item 6). An exec with a
 // terminal counts by its bytes, since it may be a shell.
 type activity struct {
 	mu     sync.Mutex
@@ -43,6 +43,20 @@ func (a *activity) end(counted bool) {
 		a.last = time.Now()
 		a.busy--
 	}
+}
+
+// hold and release bracket a headless run, from when the Runner has heard of it: the Session is wanted, up or not.
+func (a *activity) hold() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.busy++
+}
+
+func (a *activity) release() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.last = time.Now()
+	a.busy--
 }
 
 func (a *activity) idle() time.Duration {

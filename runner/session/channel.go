@@ -167,40 +167,25 @@ func (ch *channel) fail(ctx context.Context, why string) {
 
 // refuse tells the person that the command can't be run, with the code that a shell would give.
 func (ch *channel) refuse(ctx context.Context, err error) {
-	code := 125
+	ch.pipe.Finish(ctx, wire.ChannelExit{Code: refusal(err), Failed: ch.m.log().Text(err.Error())}) //nolint:errcheck // nobody wants it
+}
+
+// refusal is the code that a shell would give for a command that can't be run.
+func refusal(err error) int {
 	switch {
 	case errors.Is(err, agent.ErrNotFound):
-		code = 127
+		return 127
 	case errors.Is(err, agent.ErrDenied), errors.Is(err, agent.ErrInterpreter):
-		code = 126
+		return 126
 	}
-	ch.pipe.Finish(ctx, wire.ChannelExit{Code: code, Failed: ch.m.log().Text(err.Error())}) //nolint:errcheck // nobody wants it
+	return 125
 }
 
 // start starts the process, or finds it: then spans are what its agent still holds of each stream.
 func (ch *channel) start(ctx context.Context) (spans [2]*agent.Span, err error) {
 	m := ch.m
-	m.mu.Lock()
-	base := m.base
-	m.mu.Unlock()
-	img := base.Meta.Image
-	cmd := agent.Cmd{ID: ch.id, Argv: ch.argv(), Dir: ch.spec.Dir, User: ch.spec.User, Stdin: ch.spec.Stdin}
-	if cmd.Dir == "" {
-		cmd.Dir = build.WorkspaceGuest
-	} else { // what was named is meant: a command must not do its work in another folder
-		cmd.NeedDir = true
-		if !path.IsAbs(cmd.Dir) {
-			cmd.Dir = path.Join(build.WorkspaceGuest, cmd.Dir)
-		}
-	}
-	if cmd.User == "" {
-		cmd.User = img.User
-	}
-	if cmd.User == img.User {
-		cmd.Env = m.b.Env(build.WithCaches(img), m.login())
-	} else { // another user's login shell was not asked, and has another home; what it left in the caches would be in the way of theirs
-		cmd.Env = m.b.Env(img, nil)
-	}
+	cmd, base := m.command(ch.id, ch.argv(), ch.spec.Dir, ch.spec.User)
+	cmd.Stdin = ch.spec.Stdin
 	if ch.spec.TTY {
 		cmd.TTY, cmd.Full = &agent.Size{Rows: ch.spec.Rows, Cols: ch.spec.Cols}, agent.DropOldest
 		if ch.spec.Keep {
@@ -227,6 +212,33 @@ func (ch *channel) start(ctx context.Context) (spans [2]*agent.Span, err error) 
 		}
 	}
 	return spans, nil
+}
+
+// command is a process as a person asks for it, all but the Variables: in the Workspace or in the folder that was named, as the
+// image's user or another, with the environment of a login shell.
+func (m *Machine) command(id string, argv []string, dir, user string) (agent.Cmd, build.Base) {
+	m.mu.Lock()
+	base := m.base
+	m.mu.Unlock()
+	img := base.Meta.Image
+	cmd := agent.Cmd{ID: id, Argv: argv, Dir: dir, User: user}
+	if cmd.Dir == "" {
+		cmd.Dir = build.WorkspaceGuest
+	} else { // what was named is meant: a command must not do its work in another folder
+		cmd.NeedDir = true
+		if !path.IsAbs(cmd.Dir) {
+			cmd.Dir = path.Join(build.WorkspaceGuest, cmd.Dir)
+		}
+	}
+	if cmd.User == "" {
+		cmd.User = img.User
+	}
+	if cmd.User == img.User {
+		cmd.Env = m.b.Env(build.WithCaches(img), m.login())
+	} else { // another user's login shell was not asked, and has another home; what it left in the caches would be in the way of theirs
+		cmd.Env = m.b.Env(img, nil)
+	}
+	return cmd, base
 }
 
 // argv is what was asked to run, or what connects to a port.

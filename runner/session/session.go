@@ -251,16 +251,13 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 	}
 	m.sayFresh(s, base)
 	m.act.open()
-	m.mu.Lock()
-	m.box, m.base, m.booted = s, base, time.Now()
-	handed := m.values.Handed(false)
-	m.mu.Unlock()
 	err = m.edit(func(st *State) {
+		m.box, m.base, m.booted = s, base, time.Now()
 		if st.Boot != hello.BootID {
 			st.Boots++
 		}
 		st.Boot, st.Base, st.Version, st.Awake, st.WokeMS = hello.BootID, base.Name, p.Version, true, max(1, woke.Milliseconds())
-		st.Starting, st.StartFailed, st.Build, st.Handed, st.Folders = true, nil, build.Marks{}, handed, true
+		st.Starting, st.StartFailed, st.Build, st.Handed, st.Folders = true, nil, build.Marks{}, m.values.Handed(false), true
 		st.Docker = st.Docker || env.Docker
 	})
 	if err != nil {

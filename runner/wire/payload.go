@@ -6,12 +6,13 @@ import "encoding/json"
 const (
 	KindTestBuild = "test-build"
 	KindSession   = "session"
+	KindRun       = "run" // a command in a Session that runs without anybody connected
 )
 
 // What the Hub wants of an assignment.
 const (
-	WantRun    = "run"    // a Test build: run it; a Session: awake
-	WantStop   = "stop"   // a Test build: cancel it; a Session: asleep
+	WantRun    = "run"    // a Test build or a headless run: run it; a Session: awake
+	WantStop   = "stop"   // a Test build: cancel it; a Session: asleep; a headless run: end its process
 	WantRemove = "remove" // give up everything that belongs to it, a Session's Workspace included
 )
 
@@ -39,11 +40,17 @@ const (
 // CanArchive is the capability of a Runner that knows Session.Archive.
 const CanArchive = "archive"
 
+// CanRun is the capability of a Runner that knows KindRun.
+const CanRun = "runs"
+
 // What an archived Session gives up beside its processes.
 const (
 	ArchiveSandbox = "sandbox" // its root filesystem
 	ArchiveDisks   = "disks"   // also dependency folders, package caches and Docker's data: all of its disk but the Workspace
 )
+
+// StateEnded is what a Runner reports of a headless run, beside running: its process has ended, or never will begin.
+const StateEnded = "ended"
 
 // Phases of a Test build and of a Session's start, in their order.
 const (
@@ -204,6 +211,21 @@ type ChannelSpec struct {
 	Again bool `json:"again,omitempty"`
 	// Port, in place of Argv, connects to a TCP port of the Sandbox's own loopback: what comes from it is the output.
 	Port uint16 `json:"port,omitempty"`
+}
+
+// Run is the payload of a headless run: the process of a command in a Session that is on the same Runner.
+type Run struct {
+	Session string   `json:"session"` // the Session's assignment
+	Argv    []string `json:"argv"`
+	Dir     string   `json:"dir,omitempty"`      // empty: /workspace
+	User    string   `json:"user,omitempty"`     // empty: the image's USER
+	LimitMS int64    `json:"limit_ms,omitempty"` // from its start until its process is ended; 0: none
+}
+
+// RunDetail is what a Runner reports of a headless run beside its state.
+type RunDetail struct {
+	Started int64        `json:"started,omitempty"` // Unix ms on the Runner's clock; 0: it never began
+	Exit    *ChannelExit `json:"exit,omitempty"`    // with StateEnded
 }
 
 // ChannelExit is how it ended.

@@ -282,6 +282,27 @@ type Terminal struct {
 	Exit     *wire.ChannelExit `json:"exit,omitempty"`
 }
 
+// StartRun starts a headless run: a command in a Session that runs without anybody connected. A Session that sleeps is woken.
+type StartRun struct {
+	Argv        []string `json:"argv"`
+	Dir         string   `json:"dir,omitempty"`           // empty: the Workspace
+	User        string   `json:"user,omitempty"`          // empty: the image's
+	TimeLimitMS int64    `json:"time_limit_ms,omitempty"` // from the start of its process; 0: none
+}
+
+// Run is a headless run. What it prints is a log of its own.
+type Run struct {
+	ID        string            `json:"id"`
+	State     string            `json:"state"`   // waiting (for the Session to be up), running, ended
+	Command   string            `json:"command"` // for people, Sensitive values masked
+	CreatedAt time.Time         `json:"created_at"`
+	CreatedBy string            `json:"created_by"`
+	Stopping  bool              `json:"stopping,omitempty"` // somebody asked for its end
+	StartedAt *time.Time        `json:"started_at,omitempty"`
+	EndedAt   *time.Time        `json:"ended_at,omitempty"`
+	Exit      *wire.ChannelExit `json:"exit,omitempty"` // of an ended one
+}
+
 // Look is one exchange with a terminal: input of this viewer, and what it wants of the output.
 type Look struct {
 	Viewer   string `json:"viewer"` // made up by the viewer, the same for all its calls
