@@ -43,6 +43,7 @@ var figures = []figure{
 	{[]string{"snapshot", "snapshot_boot"}, false, snapshot},
 	{[]string{"session_disk", "session_disk_asleep"}, true, sessionDisk},
 	{[]string{"sandbox_rss", "sandbox_anonymous"}, true, sandboxMemory},
+	{[]string{"many_asleep_disk", "many_awake_disk", "many_awake_memory", "many_rss"}, false, manySessions},
 	{[]string{"terminal_echo"}, true, terminalEcho},
 	{[]string{"idle_rss"}, true, idleMemory},
 	{noisyRows(), true, noisy},
