@@ -157,6 +157,7 @@ type sessionPage struct {
 	Failure     *Failure
 	StartFailed *Failure
 	Woke        string
+	Stages      string // of the newest boot
 	Log         Tail
 	Ports       bool   // can be opened in the browser
 	Shell       string // what to type for a shell
@@ -271,7 +272,7 @@ func (w *Web) showSession(rw http.ResponseWriter, r *http.Request, g access.Gran
 	}
 	p.Next, p.Fresh = newer(env, sn)
 	if sn.Detail.WokeMS > 0 {
-		p.Woke = took(time.Duration(sn.Detail.WokeMS) * time.Millisecond)
+		p.Woke, p.Stages = took(time.Duration(sn.Detail.WokeMS)*time.Millisecond), wire.StagesText(sn.Detail.Stages)
 	}
 	if moving(sn.State) && alert == "" {
 		p.Refresh = pollMoving

@@ -72,7 +72,11 @@ func (m *Machine) startScript(ctx context.Context, spec envspec.Spec, base build
 		if failed != nil {
 			failed.Message, failed.LastLines = log.Text(failed.Message), log.Text(failed.LastLines)
 		}
-		m.edit(func(st *State) { st.Starting, st.StartFailed = false, failed }) //nolint:errcheck // the Track saves again
+		took := m.track.Since(wire.PhaseStart)
+		m.edit(func(st *State) { //nolint:errcheck // the Track saves again
+			st.Starting, st.StartFailed = false, failed
+			st.stage(wire.StageStart, took)
+		})
 		if failed != nil {
 			m.log().Mark("start script: %s", failed.Message)
 			m.track.Fail(wire.PhaseStart, "", failed.ExitCode)

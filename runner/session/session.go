@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,17 +28,18 @@ var ErrBusy = errors.New("the Session is active")
 
 // State is what a Session remembers between two processes of the Runner.
 type State struct {
-	Workspace bool   `json:"workspace,omitempty"` // it was cloned, whole
-	Remote    string `json:"remote,omitempty"`    // from where
-	Folders   bool   `json:"folders,omitempty"`   // dependency folders and caches were made on the disk
-	Docker    bool   `json:"docker,omitempty"`    // so was a Docker disk
-	DiskSize  int64  `json:"disk_size,omitempty"`
-	Base      string `json:"base,omitempty"` // the build its root filesystem stands on
-	Version   int    `json:"version,omitempty"`
-	Awake     bool   `json:"awake,omitempty"`
-	Boots     int    `json:"boots,omitempty"` // counts; names the start script of each boot
-	Boot      string `json:"boot,omitempty"`  // the agent's name of the running boot
-	WokeMS    int64  `json:"woke_ms,omitempty"`
+	Workspace bool         `json:"workspace,omitempty"` // it was cloned, whole
+	Remote    string       `json:"remote,omitempty"`    // from where
+	Folders   bool         `json:"folders,omitempty"`   // dependency folders and caches were made on the disk
+	Docker    bool         `json:"docker,omitempty"`    // so was a Docker disk
+	DiskSize  int64        `json:"disk_size,omitempty"`
+	Base      string       `json:"base,omitempty"` // the build its root filesystem stands on
+	Version   int          `json:"version,omitempty"`
+	Awake     bool         `json:"awake,omitempty"`
+	Boots     int          `json:"boots,omitempty"` // counts; names the start script of each boot
+	Boot      string       `json:"boot,omitempty"`  // the agent's name of the running boot
+	WokeMS    int64        `json:"woke_ms,omitempty"`
+	Stages    []wire.Stage `json:"stages,omitempty"` // of the newest boot
 	// Handed names the Sensitive values that processes of the running boot may have: secret.Values.Handed.
 	Handed []string `json:"handed,omitempty"`
 	// Starting: the start script of this boot has not ended.
@@ -158,7 +160,7 @@ func (m *Machine) Detail() wire.SessionDetail {
 	st := m.State()
 	return wire.SessionDetail{
 		Phases: m.track.Phases(), Progress: m.track.Progress(), Notes: m.track.Notes(), StartFailed: st.StartFailed,
-		Version: st.Version, Workspace: st.Workspace, Unsaved: st.Unsaved, WokeMS: st.WokeMS,
+		Version: st.Version, Workspace: st.Workspace, Unsaved: st.Unsaved, WokeMS: st.WokeMS, Stages: slices.Clone(st.Stages),
 	}
 }
 
@@ -215,12 +217,14 @@ func (m *Machine) Wake(ctx context.Context, p wire.Session, values *secret.Value
 }
 
 func (m *Machine) wake(ctx context.Context, p wire.Session) error {
+	watch := newStopwatch()
 	base, err := m.ensure(ctx, p)
 	if err != nil {
 		return err
 	}
+	watch.lap(wire.StageBuild)
 	user := base.Meta.User
-	if err := m.workspace(ctx, p, user); err != nil {
+	if err := m.workspace(ctx, p, user, watch); err != nil {
 		return err
 	}
 	m.track.Begin(wire.PhaseBoot)
@@ -238,13 +242,16 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 	if err != nil {
 		return cause(ctx, err)
 	}
+	watch.lap(wire.StageSandbox)
 	c, hello, err := build.Ready(ctx, s)
 	if err != nil {
 		return cause(ctx, err)
 	}
+	watch.lap(wire.StageAgent)
 	if err := m.b.Bind(ctx, c, m.log(), m.track, env, base.Meta.Image, m.State().Boots == 0); err != nil {
 		return err
 	}
+	watch.lap(wire.StageFolders)
 	woke := time.Since(began)
 	for _, problem := range hello.Problems {
 		m.log().Mark("boot: %s", problem)
@@ -257,6 +264,7 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 			st.Boots++
 		}
 		st.Boot, st.Base, st.Version, st.Awake, st.WokeMS = hello.BootID, base.Name, p.Version, true, max(1, woke.Milliseconds())
+		st.Stages = watch.all
 		st.Starting, st.StartFailed, st.Build, st.Handed, st.Folders = true, nil, build.Marks{}, m.values.Handed(false), true
 		st.Docker = st.Docker || env.Docker
 	})
@@ -272,12 +280,16 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 		m.beside(func() { m.serveGit(s, p) })
 	}
 	if env.Docker {
+		before := time.Now()
 		if err := m.dockerUp(ctx, c, base); err != nil {
+			return err
+		}
+		if err := m.edit(func(st *State) { st.stage(wire.StageDocker, time.Since(before)) }); err != nil {
 			return err
 		}
 	}
 	m.track.End(wire.PhaseBoot, "", nil)
-	m.log().Mark("boot: the Sandbox is up after %d ms", max(1, woke.Milliseconds()))
+	m.log().Mark("boot: the Sandbox is up after %d ms: %s", max(1, woke.Milliseconds()), wire.StagesText(m.State().Stages))
 	m.start(p, base)
 	return nil
 }
@@ -308,7 +320,7 @@ func (m *Machine) ensure(ctx context.Context, p wire.Session) (build.Base, error
 }
 
 // workspace makes sure that the Workspace is there: cloned once, and never again.
-func (m *Machine) workspace(ctx context.Context, p wire.Session, user build.User) error {
+func (m *Machine) workspace(ctx context.Context, p wire.Session, user build.User, watch *stopwatch) error {
 	if err := m.edit(func(st *State) { st.DiskSize = max(st.DiskSize, p.DiskSize, m.defaultDisk(p)) }); err != nil {
 		return err
 	}
@@ -339,6 +351,7 @@ func (m *Machine) workspace(ctx context.Context, p wire.Session, user build.User
 	for _, what := range lost {
 		m.log().Mark("disk: %s", what)
 	}
+	watch.lap(wire.StageDisk)
 	if had {
 		if st, err := os.Lstat(folder); err != nil || !st.IsDir() {
 			return m.lost()
@@ -358,6 +371,7 @@ func (m *Machine) workspace(ctx context.Context, p wire.Session, user build.User
 	if err := m.edit(func(st *State) { st.Workspace, st.Remote = true, p.Repo.CloneURL }); err != nil {
 		return err
 	}
+	watch.lap(wire.StageClone)
 	m.track.End(wire.PhaseClone, fmt.Sprintf("%s at %.12s", res.Branch, res.Commit), nil)
 	return nil
 }

@@ -183,6 +183,7 @@ type SessionDetail struct {
 	Workspace   bool     `json:"workspace"`         // the Workspace is there, whole
 	Unsaved     *Unsaved `json:"unsaved,omitempty"` // nil: unknown
 	WokeMS      int64    `json:"woke_ms,omitempty"` // the newest boot or wake, until the agent answered
+	Stages      []Stage  `json:"stages,omitempty"`  // of the newest start or wake that came so far
 }
 
 // Unsaved is what exists in the Workspace only, counted by git in the Sandbox.
