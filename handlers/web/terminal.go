@@ -347,14 +347,14 @@ func (w *Web) terminalEvents(rw http.ResponseWriter, r *http.Request, g access.G
 		}
 		return out.send("event: " + name + "\n" + id + "data: " + string(b) + "\n\n")
 	}
-	err = s.follow(ctx, func(at int64, data []byte) error {
+	_ = s.follow(ctx, func(at int64, data []byte) error {
 		return event("output", fmt.Sprintf("id: %d\n", at+int64(len(data))), struct {
 			At   int64  `json:"at"`
 			Data []byte `json:"data"`
 		}{at, data})
 	}, func(now terminalState) error { return event("state", "", now) }, func() error { return out.send(": still here\n\n") })
-	if err == nil || ctx.Err() != nil && r.Context().Err() == nil {
-		_ = event("end", "", struct{}{})
+	if ctx.Err() != nil && r.Context().Err() == nil {
+		_ = event("end", "", struct{}{}) // access has: anything else is taken up again
 	}
 	return nil
 }
