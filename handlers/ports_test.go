@@ -480,3 +480,48 @@ func TestBytesPassAPortWholeAndAtOnce(t *testing.T) {
 		t.Errorf("the rest came as %q, %v", rest, err)
 	}
 }
+
+// To a browser all ports of all Sessions are one site: it sends a visitor's cookie with whatever a page of another Sandbox asks for.
+func TestAPageOfAnotherSessionReachesNoPortWithItsVisitorsCookie(t *testing.T) {
+	t.Parallel()
+	p := newPortSite(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
+		if r.Header.Get("Upgrade") != "" {
+			if c, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true}); err == nil {
+				_ = c.Close(websocket.StatusNormalClosure, "")
+			}
+			return
+		}
+		_, _ = io.WriteString(w, "reached")
+	}))
+	ana := p.portBrowser(p.as("ana"))
+	p.visits(ana, "/")
+	own := p.origin(p.port)
+	for origin, want := range map[string]int{
+		"": http.StatusOK, own: http.StatusOK, p.origin(p.port + 1): http.StatusOK,
+		strings.Replace(own, p.session, "01a00000-0000-7000-8000-000000000000", 1): http.StatusForbidden,
+		p.url: http.StatusForbidden, "https://example.com": http.StatusForbidden, "null": http.StatusForbidden, own + ".example.com": http.StatusForbidden,
+		strings.Replace(own, "http:", "https:", 1): http.StatusForbidden,
+	} {
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			req, err := http.NewRequestWithContext(t.Context(), method, own+"/", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if origin != "" {
+				req.Header.Set("Origin", origin)
+				req.Header.Set("Sec-Fetch-Site", "same-site")
+			}
+			if got := ana.do(req); got.status != want {
+				t.Errorf("a %s by a page of %q is answered %d %s, want %d", method, origin, got.status, got.body, want)
+			}
+		}
+		c, res, err := websocket.Dial(t.Context(), own+"/", &websocket.DialOptions{HTTPClient: ana.http, HTTPHeader: http.Header{"Origin": {origin}}})
+		if opened := err == nil; opened != (want == http.StatusOK) {
+			t.Errorf("a WebSocket of a page of %q: %v, %v", origin, res, err)
+		}
+		if err == nil {
+			_ = c.CloseNow()
+		}
+	}
+}

@@ -6,6 +6,7 @@ package ports
 import (
 	"fmt"
 	"net"
+	"net/http"
 	"net/url"
 	"regexp"
 	"strconv"
@@ -82,6 +83,22 @@ func (d Domain) Origin(p Place) string {
 		host += ":" + d.port
 	}
 	return d.scheme + "://" + host
+}
+
+// foreign tells a request that browsers say a page made which isn't of the place's Session. All origins of a Domain are one site to
+// them, so a visitor's cookie goes along with what a page of another Sandbox asks for, and neither WebSockets nor a server that allows
+// every origin hold its answer back from that page.
+func (d Domain) foreign(r *http.Request, place Place) bool {
+	origin := r.Header.Get("Origin")
+	if origin == "" || r.Header.Get("Sec-Fetch-Site") == "same-origin" {
+		return false
+	}
+	from, err := url.Parse(origin)
+	if err != nil {
+		return true
+	}
+	asks, ok := d.Place(from.Host)
+	return !ok || asks.Session != place.Session || origin != d.Origin(asks)
 }
 
 func hostname(host string) string { return strings.ToLower((&url.URL{Host: host}).Hostname()) }

@@ -77,6 +77,10 @@ func (p *Ports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.own(w, r, place)
 		return
 	}
+	if p.d.Domain.foreign(r, place) {
+		p.refuse(w, r, http.StatusForbidden, "A page of another origin asked for this, so it was not passed on: only pages of this Session may.")
+		return
+	}
 	who, err := p.visitor(r, place)
 	if fault.Is(err, fault.Unauthorized) {
 		p.ask(w, r, place)
