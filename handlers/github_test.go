@@ -30,7 +30,7 @@ func TestSignInWithGitHubComesBackToWhereItBegan(t *testing.T) {
 			t.Error("the way to GitHub must be a link: the policy holds a form's redirects to form-action")
 		}
 		p = b.get(link)
-		half := regexp.MustCompile(`^claude-hub-sign-in=[A-Za-z0-9_-]{43}; Path=/; Max-Age=600; HttpOnly; SameSite=Lax$`)
+		half := regexp.MustCompile(`^claude-hub-sign-in=[A-Za-z0-9_-]{43}\.[0-9a-z]+\.[A-Za-z0-9_-]+; Path=/; Max-Age=600; HttpOnly; SameSite=Lax$`)
 		if got := p.header["Set-Cookie"]; len(got) != 1 || !half.MatchString(got[0]) {
 			t.Errorf("the browser's half of the state: %q", got)
 		}

@@ -18,5 +18,5 @@ func (g *Gate) TokensOf(ctx context.Context, person string) (github.UserTokens, 
 	return g.tokensNow(ctx, person)
 }
 
-// SignIns sets how many may be begun at a time.
-func (g *Gate) SignIns(n int) { g.signIns = n }
+// Finished sets how many sign-ins that came back are kept.
+func (g *Gate) Finished(n int) { g.finished = n }

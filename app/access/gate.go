@@ -111,7 +111,7 @@ type Gate struct {
 	// patience is how long a call that only looks waits for GitHub where what was said before is still good for it;
 	// wait is how long any other does.
 	patience, wait time.Duration
-	signIns        int // how many may be begun at a time
+	finished       int // how many sign-ins that came back are kept
 
 	life    context.Context
 	end     context.CancelFunc
@@ -136,7 +136,7 @@ func Open(ctx context.Context, db *store.DB, o Options) (*Gate, error) {
 	}
 	g := &Gate{
 		db: db, dev: o.DevLogin, github: o.GitHub, seal: o.Seal, people: slices.Clone(o.People), log: o.Log,
-		age: cmp.Or(o.Age, 5*time.Minute), patience: 2 * time.Second, wait: 15 * time.Second, signIns: maxSignIns,
+		age: cmp.Or(o.Age, 5*time.Minute), patience: 2 * time.Second, wait: 15 * time.Second, finished: maxFinished,
 		flights: map[string]*flight{}, active: map[string]*lastKnown{},
 	}
 	g.outage = max(cmp.Or(o.Outage, time.Hour), g.age)

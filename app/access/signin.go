@@ -2,8 +2,6 @@ package access
 
 import (
 	"context"
-	"crypto/subtle"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/url"
@@ -16,13 +14,6 @@ import (
 	"github.com/claude-hub/claude-hub/app/seal"
 	"github.com/claude-hub/claude-hub/store"
 )
-
-// SignInLife is how long a sign-in may take, from leaving for GitHub to coming back.
-const SignInLife = 10 * time.Minute
-
-// maxSignIns may be begun at a time. Nobody needs to be known to begin one, so what is kept of them has a bound; beyond it the
-// oldest are given up.
-const maxSignIns = 20_000
 
 // ErrNoRepos is why somebody whom GitHub knows gets no session here: see [Gate.InstallURL] for what to show beside it.
 var ErrNoRepos = fault.New(fault.Refused, "You can't sign in here: GitHub shows no Repo that you have access to and that this Hub's GitHub App is installed on.")
@@ -60,42 +51,25 @@ func (g *Gate) howToInstall() string {
 }
 
 // BeginSignIn starts a sign-in: the browser is sent to address, and keeps the secret browser, in a cookie of its own, until it
-// comes back. returnTo is a path of the Hub; anything else becomes "/". What was begun is good once, within SignInLife.
+// comes back. returnTo is a path of the Hub; anything else becomes "/". What was begun is good once, within SignInLife. Nothing of
+// it is stored.
 func (g *Gate) BeginSignIn(ctx context.Context, returnTo string) (address, browser string, err error) {
 	app, err := g.App()
 	if err != nil {
 		return "", "", err
 	}
-	state, browser, verifier := NewSecret(), NewSecret(), github.NewVerifier()
-	if address, err = app.SignInURL(state, verifier); err != nil {
+	err = g.db.Read(ctx, g.seal.Ready)
+	if errors.Is(err, seal.ErrNoKey) {
+		return "", "", fault.New(fault.Refused, "People of GitHub can't sign in here yet, since the Hub could not keep their tokens sealed: %s.", err)
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("look whether tokens can be sealed: %w", err)
+	}
+	b := begun{NewSecret(), g.db.Now().Add(SignInLife), LocalPath(returnTo)}
+	if address, err = app.SignInURL(b.state(), b.verifier()); err != nil {
 		return "", "", fault.New(fault.Refused, "%s", words(err))
 	}
-	id := hex.EncodeToString(HashSecret(state))
-	err = g.db.Write(ctx, func(tx *store.Tx) error {
-		if _, err := tx.Exec(oldSignInsSQL, tx.Now().UnixMilli()); err != nil {
-			return fmt.Errorf("delete old sign-ins: %w", err)
-		}
-		if _, err := tx.Exec(spareSignInsSQL, g.signIns-1); err != nil {
-			return fmt.Errorf("delete sign-ins beyond what is kept: %w", err)
-		}
-		sealed, key, err := g.seal.Seal(tx, verifierOf(id), []byte(verifier.Reveal()))
-		if errors.Is(err, seal.ErrNoKey) {
-			return fault.New(fault.Refused, "People of GitHub can't sign in here yet, since the Hub could not keep their tokens sealed: %s.", err)
-		}
-		if err != nil {
-			return fmt.Errorf("seal the verifier: %w", err)
-		}
-		_, err = tx.Exec(insertSignInSQL, id, HashSecret(browser), store.Text(LocalPath(returnTo)), sealed, key, tx.Now().Add(SignInLife).UnixMilli())
-		return err
-	})
-	if err != nil {
-		return "", "", err
-	}
-	return address, browser, nil
-}
-
-func verifierOf(id string) seal.Place {
-	return seal.Place{Table: "sign_ins", Column: "verifier", Row: id}
+	return address, b.cookie(), nil
 }
 
 // LocalPath keeps a path of this Hub; what a browser could take for another host becomes "/".
@@ -118,11 +92,11 @@ func (g *Gate) FinishSignIn(ctx context.Context, browser, state, code string) (w
 	if err != nil {
 		return Person{}, "", "", err
 	}
-	verifier, returnTo, err := g.takeSignIn(ctx, browser, state)
+	began, err := g.takeSignIn(ctx, browser, state)
 	if err != nil {
 		return Person{}, "", "", err
 	}
-	tokens, err := app.Exchange(ctx, github.NewSecret(code), verifier)
+	tokens, err := app.Exchange(ctx, github.NewSecret(code), began.verifier())
 	if err != nil {
 		return Person{}, "", "", inWords(err)
 	}
@@ -131,40 +105,7 @@ func (g *Gate) FinishSignIn(ctx context.Context, browser, state, code string) (w
 		g.giveBack(context.WithoutCancel(ctx), app, tokens)
 		return Person{}, "", "", err
 	}
-	return who, session, returnTo, nil
-}
-
-// takeSignIn ends what was begun under state, whether or not this browser began it.
-func (g *Gate) takeSignIn(ctx context.Context, browser, state string) (verifier github.Secret, returnTo string, err error) {
-	id := hex.EncodeToString(HashSecret(state))
-	err = g.db.Write(ctx, func(tx *store.Tx) error {
-		verifier = github.Secret{}
-		var began, sealed []byte
-		var expires time.Time
-		err := tx.Row(signInSQL, id).Scan(&began, &returnTo, &sealed, store.At(&expires))
-		if errors.Is(err, store.ErrNotFound) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read the sign-in: %w", err)
-		}
-		if _, err := tx.Exec(deleteSignInSQL, id); err != nil {
-			return fmt.Errorf("end the sign-in: %w", err)
-		}
-		if subtle.ConstantTimeCompare(began, HashSecret(browser)) != 1 || !tx.Now().Before(expires) || sealed == nil {
-			return nil
-		}
-		plain, err := g.seal.Open(verifierOf(id), sealed)
-		if err != nil {
-			return fmt.Errorf("open the verifier: %w", err)
-		}
-		verifier = github.NewSecret(string(plain))
-		return nil
-	})
-	if err == nil && verifier.Empty() {
-		err = errSignIn
-	}
-	return verifier, returnTo, err
+	return who, session, began.returnTo, nil
 }
 
 // admit lets the person in to whom the tokens belong, if they may.

@@ -1,8 +1,9 @@
 package access_test
 
 import (
-	"encoding/json"
 	"net/http"
+	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -91,12 +92,10 @@ func TestACallbackThatWasNotBegunByThisBrowserSignsNobodyIn(t *testing.T) { // f
 		browser, state, code = begin()
 		r.clock.Advance(11 * time.Minute)
 		refused("eleven minutes later", browser, state, code)
-		browser, state, code = begin()
-		r.write(func(tx *store.Tx) error {
-			_, err := tx.Exec(`UPDATE sign_ins SET verifier = NULL, verifier_key_id = NULL`)
-			return err
-		})
-		refused("after its verifier was lost", browser, state, code)
+		parts := strings.Split(browser, ".")
+		refused("with a cookie without its end", parts[0], state, code)
+		refused("with a cookie that says another time", parts[0]+"."+strconv.FormatInt(r.clock.Now().Add(5*time.Minute).UnixMilli(), 36)+"."+parts[2], state, code)
+		refused("with a cookie that says another way back", parts[0]+"."+parts[1]+".L2V2aWw", state, code)
 		_, _, code = begin()
 		browser, state, _ = begin()
 		refused("with the code of another sign-in", browser, state, code)
@@ -163,29 +162,37 @@ func TestReturnToStaysOnTheHub(t *testing.T) {
 	}
 }
 
-func TestAFloodOfSignInsKeepsNoMoreThanItsBound(t *testing.T) {
+// Anybody can begin sign-ins, and come back from them: neither takes that of somebody else away, nor fills the database.
+func TestAFloodOfSignInsTakesNobodysAwayAndKeepsNoMoreThanItsBound(t *testing.T) {
 	t.Parallel()
 	storetest.Each(t, func(t *testing.T, db *store.DB) {
 		r := newRig(t, db, githubtest.Options{}, githubtest.AppOptions{}, access.Options{})
-		r.SignIns(5)
-		for range 20 {
-			r.advance(time.Second)
-			if _, _, err := r.BeginSignIn(t.Context(), "/"); err != nil {
-				t.Fatal(err)
-			}
-		}
+		r.Finished(5)
 		to, browser, err := r.BeginSignIn(t.Context(), "/")
 		if err != nil {
 			t.Fatal(err)
 		}
-		var kept int
-		err = db.Read(t.Context(), func(tx *store.Tx) error { return tx.Row(`SELECT count(*) FROM sign_ins`).Scan(&kept) })
-		if err != nil || kept != 5 {
-			t.Errorf("want 5 begun sign-ins kept, got %d, %v", kept, err)
-		}
 		back := r.back(to, r.ana)
+		for range 20 {
+			r.advance(time.Second)
+			flood, cookie, err := r.BeginSignIn(t.Context(), "/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			u, err := url.Parse(flood)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _, _, err = r.FinishSignIn(t.Context(), cookie, u.Query().Get("state"), "made-up")
+			r.wants(fault.Unauthorized, err)
+		}
+		var kept int
+		err = db.Read(t.Context(), func(tx *store.Tx) error { return tx.Row(`SELECT count(*) FROM sign_ins_finished`).Scan(&kept) })
+		if err != nil || kept != 5 {
+			t.Errorf("want 5 kept of sign-ins that came back, got %d, %v", kept, err)
+		}
 		if who, _, _, err := r.FinishSignIn(t.Context(), browser, back.Get("state"), back.Get("code")); err != nil || who.Login() != "ana" {
-			t.Errorf("the newest is good: %+v, %v", who, err)
+			t.Errorf("want the one that was begun first to be good, got %+v, %v", who, err)
 		}
 	})
 }
@@ -194,7 +201,7 @@ func TestAFloodOfSignInsKeepsNoMoreThanItsBound(t *testing.T) {
 func TestANewSignInEndsTheTokensOfTheOneBefore(t *testing.T) {
 	each(t, func(t *testing.T, r *rig) {
 		ana, session := r.in(r.ana)
-		before := r.tokens(ana)
+		before := r.kept(ana)
 		r.in(r.ana)
 		eventually(t, "GitHub knows the tokens of the first sign-in no more", func() bool {
 			_, err := r.app().User(before.Access).Me(t.Context())
@@ -203,7 +210,7 @@ func TestANewSignInEndsTheTokensOfTheOneBefore(t *testing.T) {
 		if _, err := r.app().Refresh(t.Context(), before.Refresh); !github.Unauthorized.Is(err) {
 			t.Errorf("the refresh token of the first sign-in: want it refused, got %v", err)
 		}
-		if _, err := r.app().User(r.tokens(ana).Access).Me(t.Context()); err != nil {
+		if _, err := r.app().User(r.kept(ana).Access).Me(t.Context()); err != nil {
 			t.Errorf("the tokens of the second sign-in: %v", err)
 		}
 		r.advance(time.Hour)
@@ -231,25 +238,14 @@ func TestASignInDoesNotWaitForTheTokensOfTheOneBeforeToEnd(t *testing.T) {
 	r.may(again, r.repo)
 }
 
-// tokens are those that are kept of a person.
-func (r *rig) tokens(who access.Person) github.UserTokens {
+// kept are the tokens that are kept of a person.
+func (r *rig) kept(who access.Person) github.UserTokens {
 	r.t.Helper()
-	var all github.UserTokens
-	r.write(func(tx *store.Tx) error {
-		var sealed []byte
-		if err := tx.Row(`SELECT tokens FROM github_people WHERE person_id = $1`, who.ID()).Scan(&sealed); err != nil {
-			return err
-		}
-		plain, err := r.seal.Open(seal.Place{Table: "github_people", Column: "tokens", Row: who.ID()}, sealed)
-		if err != nil {
-			return err
-		}
-		var kept struct{ Access, Refresh string }
-		err = json.Unmarshal(plain, &kept)
-		all = github.UserTokens{Access: github.NewSecret(kept.Access), Refresh: github.NewSecret(kept.Refresh)}
-		return err
-	})
-	return all
+	tokens, err := r.TokensOf(r.t.Context(), who.ID())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return tokens
 }
 
 func TestALoginIsOnePersonsAtATime(t *testing.T) {
@@ -311,12 +307,9 @@ func TestNothingSecretOfASignInIsStoredInTheOpen(t *testing.T) { // facts/reliab
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := r.BeginSignIn(t.Context(), "/"); err != nil { // one that stays
-			t.Fatal(err)
-		}
 		secrets := []string{browser, session, q.Get("state"), q.Get("code"), "ghu_", "ghr_"}
 		r.write(func(tx *store.Tx) error {
-			for _, table := range []string{"people", "credentials", "github_people", "sign_ins", "audit_log"} {
+			for _, table := range []string{"people", "credentials", "github_people", "sign_ins_finished", "audit_log"} {
 				n := 0
 				rows, err := tx.Rows(`SELECT * FROM ` + table)
 				if err != nil {

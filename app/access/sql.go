@@ -28,12 +28,10 @@ WHERE person_id = $1 AND kind = 'token' AND expires_at > $2 ORDER BY created_at 
 
 	tokenHashesSQL = `SELECT hash FROM credentials WHERE person_id = $1 AND kind = 'token'`
 
-	insertSignInSQL = `INSERT INTO sign_ins (id, browser, return_to, verifier, verifier_key_id, expires_at) VALUES ($1, $2, $3, $4, $5, $6)`
-	signInSQL       = `SELECT browser, return_to, verifier, expires_at FROM sign_ins WHERE id = $1`
-	deleteSignInSQL = `DELETE FROM sign_ins WHERE id = $1`
-	oldSignInsSQL   = `DELETE FROM sign_ins WHERE expires_at <= $1`
+	finishSignInSQL = `INSERT INTO sign_ins_finished (id, expires_at) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING`
+	oldSignInsSQL   = `DELETE FROM sign_ins_finished WHERE expires_at <= $1`
 	// The oldest first, and so many at once that a flood doesn't grow.
-	spareSignInsSQL = `DELETE FROM sign_ins WHERE id IN (SELECT id FROM sign_ins ORDER BY expires_at DESC, id LIMIT 100 OFFSET $1)`
+	spareSignInsSQL = `DELETE FROM sign_ins_finished WHERE id IN (SELECT id FROM sign_ins_finished ORDER BY expires_at DESC, id LIMIT 100 OFFSET $1)`
 
 	insertVisitSQL = `INSERT INTO visits (hash, browser, place, asked, expires_at) VALUES ($1, $2, $3, $4, $5)`
 	visitSQL       = `SELECT browser, place, asked, expires_at FROM visits WHERE hash = $1`

@@ -27,7 +27,6 @@ var columns = []Column{
 	{Table: "shared_variables", Column: "sealed", KeyColumn: "sealed_key_id", ID: "id", LostAt: "lost_at"},
 	{Table: "github_secrets", Column: "sealed", KeyColumn: "sealed_key_id", ID: "id", LostAt: "lost_at"},
 	{Table: "github_people", Column: "tokens", KeyColumn: "tokens_key_id", ID: "person_id"},
-	{Table: "sign_ins", Column: "verifier", KeyColumn: "verifier_key_id", ID: "id"},
 }
 
 // Columns is every column of sealed values in the schema.
