@@ -116,7 +116,10 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	}
 	h.fleet = fleet.New(db, fleetOptions)
 	h.setup = setup.New(db, h.seal, h.app, setup.Options{Given: given, PublicURL: url, Suggest: cfg.GitHub.URL, At: cfg.GitHub.At, Formerly: cfg.GitHub.Formerly, Push: cfg.GitHub.Push, Connect: makeApp(url, m), Gate: h.gate,
-		Changed: func(tx *store.Tx, in setup.Installation) error { return checks.Wake(tx, in.ID) }, Log: log})
+		Changed: func(tx *store.Tx, in setup.Installation) error { return checks.Wake(tx, in.ID) },
+		Found: func(tx *store.Tx, in setup.Installation) error {
+			return h.webhook.Found(tx, in.ID, in.Removed || in.Suspended)
+		}, Log: log})
 	h.vault = variable.New(db, h.seal, h.gate)
 	h.env = environment.New(db, h.fleet, h.vault, environment.Options{TestDeadline: cfg.Hub.TestDeadline, NoHostCredentials: !devMode(cfg)})
 	h.proposals = proposal.New(db, h.app, h.gate, h.env, h.fleet, proposal.Options{PublicURL: url, AutoTest: cfg.Hub.AutoTest, Log: log})

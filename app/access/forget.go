@@ -211,6 +211,37 @@ func (g *Gate) RepoIs(ctx context.Context, r github.Repository) error {
 	return g.db.Write(ctx, func(tx *store.Tx) error { return keepRepo(tx, is, asked) })
 }
 
+// InstallationHas takes which Repos GitHub said, when it was asked, an installation has. One that was in another installation, or another
+// account's, is nobody's until GitHub lists it for them again.
+func (g *Gate) InstallationHas(ctx context.Context, installation int64, repos []github.Repository, asked time.Time) error {
+	app, err := g.github.App()
+	if err != nil {
+		return fault.New(fault.Unavailable, "%s", words(err))
+	}
+	for _, r := range repos {
+		is := repoOf(listed{r, installation, app.Endpoints().CloneURL(r.FullName)})
+		var known Repo
+		err := g.db.Read(ctx, func(tx *store.Tx) (err error) {
+			known, err = ReadRepo(tx, r.ID)
+			return err
+		})
+		switch {
+		case err != nil && !errors.Is(err, store.ErrNotFound):
+			return err
+		case known.Dev || known == is:
+			continue
+		case known.ID != 0 && (is.Account != known.Account || is.Installation != known.Installation):
+			if err := g.ForgetRepo(ctx, r.ID); err != nil {
+				return err
+			}
+		}
+		if err := g.db.Write(ctx, func(tx *store.Tx) error { return keepRepo(tx, is, asked) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // told is known with what an event says of it.
 func told(known Repo, r github.Repository) Repo {
 	known.Name, known.Private, known.Archived, known.Account = store.Text(r.FullName), r.Private, r.Archived, r.Owner.ID

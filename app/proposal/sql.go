@@ -43,12 +43,15 @@ ON CONFLICT (repo_id, sha) DO UPDATE SET attempt = excluded.attempt, conclusion 
 	branchSQL     = `SELECT branch, sha, file, blobs, digest FROM proposal_branches WHERE repo_id = $1`
 	keepBranchSQL = `INSERT INTO proposal_branches (repo_id, branch, sha, file, blobs, digest) VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (repo_id) DO UPDATE SET branch = excluded.branch, sha = excluded.sha, file = excluded.file, blobs = excluded.blobs, digest = excluded.digest`
-	// sweepsSQL: Repos of the App that have an Environment, a known file or a pull request, and, once, those that were never looked at;
+	// sweepsSQL: Repos of the App that have an Environment, a known file or a pull request, and, once, those that were never looked at
+	// since the App is installed on them;
 	// those that were compared longest ago first.
 	sweepsSQL = `SELECT r.id, COALESCE(b.swept_at, 0) FROM repos r LEFT JOIN proposal_branches b ON b.repo_id = r.id
 WHERE r.source = 'github' AND COALESCE(b.swept_at, 0) < $1 AND (b.repo_id IS NULL OR b.file <> 'none'
-OR EXISTS (SELECT 1 FROM environments e WHERE e.repo_id = r.id) OR EXISTS (SELECT 1 FROM proposals p WHERE p.repo_id = r.id))
+OR b.swept_at = 0 OR EXISTS (SELECT 1 FROM environments e WHERE e.repo_id = r.id) OR EXISTS (SELECT 1 FROM proposals p WHERE p.repo_id = r.id))
 ORDER BY 2, 1 LIMIT $2`
+	newRepoSQL = `INSERT INTO proposal_branches (repo_id, branch, sha, file, blobs, digest, swept_at) SELECT id, '', '', 'none', '', '', 0 FROM repos WHERE id = $1
+ON CONFLICT (repo_id) DO UPDATE SET swept_at = 0`
 	sweepSQL = `INSERT INTO proposal_branches (repo_id, branch, sha, file, blobs, digest, swept_at) VALUES ($1, '', '', 'none', '', '', $3)
 ON CONFLICT (repo_id) DO UPDATE SET swept_at = excluded.swept_at WHERE proposal_branches.swept_at = $2`
 )

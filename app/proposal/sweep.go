@@ -149,16 +149,35 @@ func (s *Service) lookAt(ctx context.Context, e entry) error {
 	})
 }
 
+// LookAll has the open pull requests of Repos looked at soon that the App was installed on, or came back to: nothing was heard of them
+// before. Those that the Hub doesn't know are left out.
+func (s *Service) LookAll(ctx context.Context, repos []github.RepoID) error {
+	return s.db.Write(ctx, func(tx *store.Tx) error {
+		for _, id := range repos {
+			if _, err := tx.Exec(newRepoSQL, int64(id)); err != nil {
+				return fmt.Errorf("have the pull requests of Repo %d looked at: %w", id, err)
+			}
+		}
+		tx.Wake(sweepTopic)
+		return nil
+	})
+}
+
+// sweepTopic is woken when there are Repos to compare before their time.
+const sweepTopic = "proposals/sweep"
+
 func (s *Service) sweeps(ctx context.Context) {
 	tick := time.NewTicker(s.o.SweepEvery)
 	defer tick.Stop()
 	for {
+		changed := s.db.Changed(sweepTopic)
 		if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
 			s.o.Log.Error().Err(err).Msg("compare pull requests with GitHub's")
 		}
 		select {
 		case <-ctx.Done():
 			return
+		case <-changed:
 		case <-tick.C:
 		}
 	}

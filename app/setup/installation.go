@@ -111,12 +111,12 @@ func (s *Service) Installation(ctx context.Context, ev github.Event) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.look(ctx, app, ev.Installation)
+	_, err = s.look(ctx, app, ev.Installation, nil)
 	return err
 }
 
-// look asks GitHub about one installation and keeps the answer.
-func (s *Service) look(ctx context.Context, app *github.App, id int64) (Installation, error) {
+// look asks GitHub about one installation and keeps the answer. found, if set, is told in the same transaction what changed.
+func (s *Service) look(ctx context.Context, app *github.App, id int64, found func(*store.Tx, Installation) error) (Installation, error) {
 	app.Forget(id) // what was granted may be another thing now
 	asked := s.db.Now()
 	got, err := app.Installation(ctx, id)
@@ -134,6 +134,9 @@ func (s *Service) look(ctx context.Context, app *github.App, id int64) (Installa
 		}
 		if err == nil {
 			now, _, err = Of(tx, id)
+		}
+		if err == nil && changed && found != nil {
+			err = found(tx, now)
 		}
 		return err
 	})
@@ -222,10 +225,18 @@ func (s *Service) Sync(ctx context.Context) error {
 	err = s.db.Write(ctx, func(tx *store.Tx) error {
 		changed = nil
 		note := func(id int64, is bool, err error) error {
-			if is {
-				changed = append(changed, id)
+			if err != nil || !is {
+				return err
 			}
-			return err
+			changed = append(changed, id)
+			if s.o.Found == nil {
+				return nil
+			}
+			now, _, err := Of(tx, id)
+			if err != nil {
+				return err
+			}
+			return s.o.Found(tx, now)
 		}
 		listed := map[int64]bool{}
 		for _, got := range all {
@@ -313,7 +324,7 @@ func (s *Service) Installed(ctx context.Context, who access.Person, browser, sta
 	if id <= 0 || !reaches {
 		return i, begun, errForeign
 	}
-	i, err = s.look(ctx, app, id)
+	i, err = s.look(ctx, app, id, s.o.Found)
 	if err != nil {
 		s.tell(err, "GitHub could not be asked about an installation")
 		return i, begun, said(err)

@@ -70,7 +70,9 @@ type Options struct {
 	Gate *access.Gate
 	// Changed is called in the transaction that finds an installation new, changed, suspended or removed.
 	Changed func(tx *store.Tx, in Installation) error
-	Log     zerolog.Logger
+	// Found is called in the transaction in which the Hub finds such a thing itself, and no event said it.
+	Found func(tx *store.Tx, in Installation) error
+	Log   zerolog.Logger
 }
 
 // Service sets the App up. Its methods may be called from many goroutines.

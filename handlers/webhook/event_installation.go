@@ -30,7 +30,7 @@ var installation = event{
 			return err
 		}
 		if e.Action != "deleted" && e.Action != "suspend" {
-			return nil
+			return s.lookInstalled(ctx, e.Installation, nil)
 		}
 		// GitHub may leave out which Repos they were, and then these are known here.
 		repos, err := s.o.Access.Installed(ctx, e.Installation)
@@ -58,6 +58,45 @@ func (s *Service) forgetInstallation(ctx context.Context, id int64) error {
 		app.Forget(id)
 	}
 	return s.o.Access.ForgetInstallation(ctx, id)
+}
+
+// lookInstalled has the open pull requests looked at of an installation's Repos, or of some of them: what was opened before the App
+// came had no event here.
+func (s *Service) lookInstalled(ctx context.Context, installation int64, only []github.Repository) error {
+	app, err := s.o.GitHub.App()
+	if err != nil {
+		return err
+	}
+	asked := s.db.Now()
+	all, err := app.InstalledRepositories(ctx, installation)
+	if github.NotInstalled.Is(err) || github.NotFound.Is(err) || github.Suspended.Is(err) || github.Forbidden.Is(err) {
+		return nil // events come late
+	}
+	if err != nil {
+		return err
+	}
+	var ids []github.RepoID
+	has := all[:0]
+	for _, r := range all {
+		if only == nil || slices.ContainsFunc(only, func(o github.Repository) bool { return o.ID == r.ID }) {
+			has, ids = append(has, r), append(ids, r.ID)
+		}
+	}
+	if err := s.o.Access.InstallationHas(ctx, installation, has, asked); err != nil {
+		return err
+	}
+	return s.o.Proposals.LookAll(ctx, ids)
+}
+
+// Found has worked off, as if GitHub had sent an event of it, what the Hub found itself of an installation: that it is there, or (lost)
+// that it was suspended or removed. It is in the caller's transaction, so that no end of a Hub loses it.
+func (s *Service) Found(tx *store.Tx, id int64, lost bool) error {
+	e := github.Event{Name: installation.name, Action: "created", Installation: id}
+	if lost {
+		e.Action = "deleted"
+	}
+	body := fmt.Appendf(nil, `{"action":%q,"installation":{"id":%d}}`, e.Action, id)
+	return insert(tx, []*arrived{{guid: "hub-" + store.NewID(), event: e.Name, action: e.Action, subject: installation.subject(e), body: s.zip.EncodeAll(body, nil)}})
 }
 
 // stopUninstalled cancels the Test builds of a Repo which the App can't read any more. Events come late: GitHub says whether

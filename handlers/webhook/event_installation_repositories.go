@@ -25,6 +25,9 @@ var installationRepositories = event{
 				return err
 			}
 		}
-		return nil
+		if len(e.Added) == 0 {
+			return nil
+		}
+		return s.lookInstalled(ctx, e.Installation, e.Added)
 	},
 }

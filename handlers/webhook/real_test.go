@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +18,6 @@ import (
 	"github.com/claude-hub/claude-hub/app/github/githubtest/checked"
 	"github.com/claude-hub/claude-hub/app/github/githubtest/examples"
 	"github.com/claude-hub/claude-hub/app/setup"
-	"github.com/claude-hub/claude-hub/envspec"
 	"github.com/claude-hub/claude-hub/handlers/webhook"
 	"github.com/claude-hub/claude-hub/runner/wire"
 	"github.com/claude-hub/claude-hub/store"
@@ -170,57 +168,22 @@ func TestAnInstallationRemovedInTheMiddleOfATestBuildEndsIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := setScene(t, checked.New(t, githubtest.Options{}), storetest.New(t), webhook.Options{})
-			domain := apptest.New(t, s.db, apptest.Options{
-				Access: access.Options{GitHub: github.NewHolder(s.app)}, Environment: environment.Options{NoHostCredentials: true},
-			})
-			s.hub = newHub(t, s.db, webhook.Options{
-				GitHub: domain.App, Access: domain.Gate, Setup: knowing{domain.Setup, s.told}, Proposals: domain.Proposals, Builds: domain.Environments,
-			})
-			s.gh.HookURL(s.cred.ID, s.url)
-			s.hub.started(t)
+			s := setHub(t)
+			grant := s.grant(t)
+			runner := s.building(t)
+			all, err := s.domain.Environments.TestBuilds(t.Context(), grant, 1)
+			if err != nil || len(all) != 1 {
+				t.Fatalf("%d Test builds, %v", len(all), err)
+			}
 
-			to, browser, err := domain.Gate.BeginSignIn(t.Context(), "/")
-			if err != nil {
-				t.Fatal(err)
-			}
-			back, err := s.gh.Authorize(to, s.ana)
-			if err != nil {
-				t.Fatal(err)
-			}
-			answer, err := url.Parse(back)
-			if err != nil {
-				t.Fatal(err)
-			}
-			who, _, _, err := domain.Gate.FinishSignIn(t.Context(), browser, answer.Query().Get("state"), answer.Query().Get("code"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			grant, err := domain.Gate.Repo(t.Context(), who, github.RepoID(s.repo.ID))
-			if err != nil {
-				t.Fatal(err)
-			}
-			runner := domain.Runner("r1")
-			spec := envspec.Default()
-			spec.Bootstrap = "sleep 60"
-			draft, err := domain.Environments.Save(t.Context(), grant, 0, spec, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			test, err := domain.Environments.Test(t.Context(), grant, draft.Revision, runner.ID)
-			if err != nil {
-				t.Fatal(err)
-			}
-			runner.MustReport(runner.Item(), wire.StateRunning, wire.TestBuildDetail{})
-
-			c.do(s)
+			c.do(s.scene)
 			s.settled(t)
 			item := runner.Item()
 			if item.GetWant() != wire.WantStop {
 				t.Fatalf("the Runner is told to %s", item.GetWant())
 			}
 			runner.MustReport(item, wire.StateCancelled, wire.TestBuildDetail{})
-			got, err := domain.Environments.TestBuild(t.Context(), grant, test.ID)
+			got, err := s.domain.Environments.TestBuild(t.Context(), grant, all[0].ID)
 			if err != nil || got.State != environment.Cancelled || got.Detail.Failure == nil || got.Detail.Failure.Message != "Cancelled by the Hub: "+c.says {
 				t.Errorf("%+v, %v", got.Detail.Failure, err)
 			}

@@ -72,6 +72,14 @@ func (d *told) ForgetInstallation(_ context.Context, id int64) error {
 func (d *told) ForgetAccount(_ context.Context, id int64) error {
 	return d.say("forget account %d", id)
 }
+func (d *told) InstallationHas(_ context.Context, id int64, repos []github.Repository, _ time.Time) error {
+	for _, r := range repos {
+		if err := d.say("installation %d has %d", id, r.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 func (d *told) Installed(context.Context, int64) ([]github.RepoID, error) { return nil, nil }
 func (d *told) Revoked(_ context.Context, id int64) error                 { return d.say("revoked %d", id) }
 func (d *told) RepoIs(_ context.Context, r github.Repository) error {
@@ -91,6 +99,14 @@ func (d *told) Heard(_ context.Context, event string) error {
 }
 func (d *told) Installation(_ context.Context, e github.Event) error {
 	return d.say("installation %d %s", e.Installation, e.Action)
+}
+func (d *told) LookAll(_ context.Context, repos []github.RepoID) error {
+	for _, id := range repos {
+		if err := d.say("look at all of %d", id); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 func (d *told) Look(_ context.Context, repo github.RepoID, number int) error {
 	return d.say("look at %d #%d", repo, number)

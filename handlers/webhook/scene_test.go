@@ -12,6 +12,7 @@ import (
 	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/app/github/githubtest"
 	"github.com/claude-hub/claude-hub/app/github/githubtest/checked"
+	"github.com/claude-hub/claude-hub/app/setup"
 	"github.com/claude-hub/claude-hub/handlers/webhook"
 	"github.com/claude-hub/claude-hub/store"
 	"github.com/claude-hub/claude-hub/store/storetest"
@@ -82,6 +83,7 @@ func setHub(t *testing.T) *whole {
 	s := &whole{scene: setScene(t, checked.New(t, githubtest.Options{}), storetest.New(t), webhook.Options{})}
 	s.domain = apptest.New(t, s.db, apptest.Options{
 		Access: access.Options{GitHub: github.NewHolder(s.app)}, Environment: environment.Options{NoHostCredentials: true},
+		Setup: setup.Options{Found: func(tx *store.Tx, in setup.Installation) error { return s.Found(tx, in.ID, in.Removed || in.Suspended) }},
 	})
 	s.hub = newHub(t, s.db, webhook.Options{
 		GitHub: s.domain.App, Access: s.domain.Gate, Setup: knowing{s.domain.Setup, s.told}, Proposals: s.domain.Proposals, Builds: s.domain.Environments,

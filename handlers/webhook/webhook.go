@@ -27,6 +27,8 @@ type Access interface {
 	ForgetAccount(ctx context.Context, accountID int64) error
 	// Installed are the Repos that were last seen in an installation.
 	Installed(ctx context.Context, installation int64) ([]github.RepoID, error)
+	// InstallationHas are the Repos that GitHub said, when it was asked, an installation has.
+	InstallationHas(ctx context.Context, installation int64, repos []github.Repository, asked time.Time) error
 	// Revoked: the person took the App's authorization back.
 	Revoked(ctx context.Context, githubID int64) error
 	// RepoIs is what a Repo is called and where it is now, as read from GitHub for it.
@@ -51,6 +53,8 @@ type Proposals interface {
 	Rerun(ctx context.Context, repo github.RepoID, ev github.CheckEvent, sender github.Account) error
 	RerunAll(ctx context.Context, repo github.RepoID, ev github.CheckEvent, sender github.Account) error
 	Queued(ctx context.Context, repo github.RepoID, sha string) error
+	// LookAll has all open pull requests looked at of Repos that the App was installed on.
+	LookAll(ctx context.Context, repos []github.RepoID) error
 }
 
 // Builds are Test builds that run.
