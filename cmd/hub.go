@@ -123,7 +123,7 @@ func openHub(ctx context.Context, cfg fileConfig, log zerolog.Logger) (*hub, err
 	h.vault = variable.New(db, h.seal, h.gate)
 	h.env = environment.New(db, h.fleet, h.vault, environment.Options{TestDeadline: cfg.Hub.TestDeadline, NoHostCredentials: !devMode(cfg)})
 	h.proposals = proposal.New(db, h.app, h.gate, h.env, h.fleet, proposal.Options{PublicURL: url, AutoTest: cfg.Hub.AutoTest, Log: log})
-	h.sessions = session.New(db, h.env, h.fleet, session.Options{IdleAfter: cfg.Hub.IdleAfter, DiskSize: int64(cfg.Hub.SessionDisk), ArchiveKeepsDisks: cfg.Hub.ArchiveKeepsDisks, Gate: h.gate, GitHub: h.app})
+	h.sessions = session.New(db, h.env, h.fleet, session.Options{IdleAfter: cfg.Hub.IdleAfter, DiskSize: int64(cfg.Hub.SessionDisk), DiskLimit: int64(cfg.Hub.SessionDiskLimit), ArchiveKeepsDisks: cfg.Hub.ArchiveKeepsDisks, Gate: h.gate, GitHub: h.app})
 	h.checks = checks.New(db, h.app, checks.Options{Log: log})
 	if h.webhook, err = webhook.New(db, webhook.Options{
 		GitHub: h.app, Access: h.gate, Setup: h.setup, Proposals: h.proposals, Builds: h.env, Log: log,

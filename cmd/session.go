@@ -25,7 +25,7 @@ Sandbox. Sessions are named by their id, or by the start or the end of it (6 cha
 		sessionDo("sleep", "Stop the Sandbox; Workspace and disks stay", asleep, (*client.Client).Sleep),
 		sessionWakeCommand(), sessionRestartCommand(),
 		sessionDo("retry", "Start a failed Session again", running, (*client.Client).Retry),
-		sessionArchiveCommand(), sessionRestoreCommand(), sessionDeleteCommand())
+		sessionArchiveCommand(), sessionRestoreCommand(), sessionGrowCommand(), sessionDeleteCommand())
 	return c
 }
 

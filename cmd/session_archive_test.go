@@ -87,6 +87,21 @@ func TestAWakeThatReplacesTheRootFilesystemIsAskedFor(t *testing.T) {
 	}
 }
 
+func TestADiskIsGrownByCommand(t *testing.T) {
+	h, r, id := sleeper(t)
+	h.refused(exitUsage, "such as --disk 40GiB", "", "session", "grow", id)
+	h.refused(exitUsage, "is not a size", "", "session", "grow", id, "--disk", "much")
+	h.refused(exitFailed, "The disk has room for 20 GiB already", "", "session", "grow", id, "--disk", "1GiB")
+	if got := h.ok("", "session", "grow", id, "--disk", "40GiB"); !strings.Contains(got.err, "has a disk of 40GiB from its next wake on") {
+		t.Errorf("grow: %+v", got)
+	}
+	h.ok("", "session", "wake", id, "--detach")
+	var p wire.Session
+	if r.Fetch(r.Item(), &p); p.DiskSize != 40<<30 {
+		t.Errorf("the Runner is told %d bytes", p.DiskSize)
+	}
+}
+
 func TestArchivingSaysWhatWillBeGoneAndAsks(t *testing.T) {
 	h, r, id := sleeper(t)
 	h.refused(exitFailed, "and Docker's images, containers and volumes will be gone. The Workspace stays.", "no\n", "session", "archive", id)

@@ -97,6 +97,10 @@ func TestTheWholeStoryWorksByFormsAlone(t *testing.T) {
 		b.see(to, "It has no Sandbox", ">Wake<")
 		b.see(repoPath+"/sessions", "asleep", "mine")
 
+		b.want(b.post(to+"/grow", url.Values{"disk": {"more"}}), http.StatusUnprocessableEntity, "is not a size")
+		b.want(b.post(to+"/grow", url.Values{"disk": {"1GiB"}}), http.StatusUnprocessableEntity, "A disk only grows")
+		b.posted(to+"/grow", url.Values{"disk": {"40GiB"}})
+		b.see(to, "up to 40 GiB")
 		b.see(to+"/archive", "will be gone. The Workspace stays.", "It held 2 uncommitted files")
 		b.posted(to+"/archive", nil)
 		b.see(to, "It is being put away", ">Restore<")

@@ -33,6 +33,8 @@ type Hub struct {
 	AutoTest    bool          `yaml:"auto_test"`
 	IdleAfter   time.Duration `yaml:"idle_after"`
 	SessionDisk envspec.Size  `yaml:"session_disk"`
+	// SessionDiskLimit is how large people may make a Session's disk.
+	SessionDiskLimit envspec.Size `yaml:"session_disk_limit"`
 	// ArchiveKeepsDisks has archived Sessions keep more than their Workspace.
 	ArchiveKeepsDisks bool `yaml:"archive_keeps_disks"`
 
@@ -48,6 +50,8 @@ func (h Hub) Check() error {
 	switch {
 	case h.SessionDisk < leastSessionDisk:
 		return fmt.Errorf("hub.session_disk is %d bytes: write at least 256MiB, with its unit", h.SessionDisk)
+	case h.SessionDiskLimit < h.SessionDisk:
+		return fmt.Errorf("hub.session_disk_limit is %d bytes, less than hub.session_disk", h.SessionDiskLimit)
 	case h.LogLimit < 1<<20:
 		return fmt.Errorf("hub.log_limit is %d bytes: write at least 1MiB, with its unit", h.LogLimit)
 	case h.TestDeadline < time.Minute || h.IdleAfter < time.Second:
@@ -65,7 +69,7 @@ func (h Hub) Check() error {
 // DefaultHub is what holds where neither file nor environment says otherwise.
 func DefaultHub() Hub {
 	return Hub{
-		Listen: "127.0.0.1:7780", LogLimit: 64 << 20, TestDeadline: time.Hour, IdleAfter: 15 * time.Minute, SessionDisk: 20 << 30,
+		Listen: "127.0.0.1:7780", LogLimit: 64 << 20, TestDeadline: time.Hour, IdleAfter: 15 * time.Minute, SessionDisk: 20 << 30, SessionDiskLimit: 200 << 30,
 	}
 }
 

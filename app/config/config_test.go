@@ -95,10 +95,11 @@ func TestHubCheckRefusesWhatCouldOnlyFailLater(t *testing.T) {
 		t.Fatalf("the defaults: %v", err)
 	}
 	for says, change := range map[string]func(*config.Hub){
-		"hub.session_disk":  func(h *config.Hub) { h.SessionDisk = 20 }, // meant as GiB
-		"hub.log_limit":     func(h *config.Hub) { h.LogLimit = 0 },
-		"hub.test_deadline": func(h *config.Hub) { h.TestDeadline = 0 },
-		"hub.idle_after":    func(h *config.Hub) { h.IdleAfter = -time.Minute },
+		"hub.session_disk":           func(h *config.Hub) { h.SessionDisk = 20 }, // meant as GiB
+		"less than hub.session_disk": func(h *config.Hub) { h.SessionDiskLimit = 200 },
+		"hub.log_limit":              func(h *config.Hub) { h.LogLimit = 0 },
+		"hub.test_deadline":          func(h *config.Hub) { h.TestDeadline = 0 },
+		"hub.idle_after":             func(h *config.Hub) { h.IdleAfter = -time.Minute },
 	} {
 		h := config.DefaultHub()
 		change(&h)

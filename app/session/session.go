@@ -50,6 +50,7 @@ type Options struct {
 	StartDeadline time.Duration // of a start or a wake, a lazy build included; default one hour
 	StopDeadline  time.Duration // of going to sleep and of deleting; default 5 minutes
 	DiskSize      int64         // bytes of a new Session's disk; default 20 GiB, sparse
+	DiskLimit     int64         // bytes that a Session's disk may be grown to; default 200 GiB
 	// ArchiveKeepsDisks has an archived Session keep its dependency folders, package caches and Docker's data beside its Workspace.
 	ArchiveKeepsDisks bool
 	// Gate is asked what the person of a Session may do at GitHub; nil: git in Sandboxes gets no credentials.
@@ -71,6 +72,9 @@ func New(db *store.DB, env *environment.Service, f *fleet.Fleet, o Options) *Ser
 	}
 	if o.DiskSize == 0 {
 		o.DiskSize = 20 << 30
+	}
+	if o.DiskLimit == 0 {
+		o.DiskLimit = 200 << 30
 	}
 	s := &Service{db: db, env: env, fleet: f, o: o}
 	f.Own(wire.KindSession, s)

@@ -25,5 +25,6 @@ FROM sessions s JOIN versions v ON v.id = s.version_id WHERE s.repo_id = $1 AND 
 	deletedSQL = `UPDATE sessions SET state = 'deleted', deleted_at = $2, changed_at = $2 WHERE id = $1`
 	restartSQL = `UPDATE sessions SET restart = $2 WHERE id = $1`
 	archiveSQL = `UPDATE sessions SET archive = $2 WHERE id = $1`
+	growSQL    = `UPDATE sessions SET disk_size = $2 WHERE id = $1`
 	reachSQL   = `UPDATE sessions SET unreachable = $2 WHERE id = $1`
 )

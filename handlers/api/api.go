@@ -127,6 +127,7 @@ func New(d Deps) *mux.Router {
 	on(http.MethodPost, "/repos/{repo}/sessions/{session}/retry", sessions, a.granted(a.changeSession(d.Sessions.Retry)))
 	on(http.MethodPost, "/repos/{repo}/sessions/{session}/archive", sessions, a.granted(a.changeSession(d.Sessions.Archive)))
 	on(http.MethodPost, "/repos/{repo}/sessions/{session}/restore", sessions, a.granted(a.restoreSession))
+	on(http.MethodPost, "/repos/{repo}/sessions/{session}/grow", sessions, a.granted(a.growSession))
 	on(http.MethodPost, "/repos/{repo}/sessions/{session}/count", sessions, a.granted(a.changeSession(d.Sessions.CountUnsaved)))
 	on(http.MethodPost, "/repos/{repo}/sessions/{session}/delete", sessions, a.granted(a.deleteSession))
 	on(http.MethodGet, "/repos/{repo}/sessions/{session}/log", read, a.granted(a.sessionLog))

@@ -125,6 +125,18 @@ func (a *api) restoreSession(w http.ResponseWriter, r *http.Request, g access.Gr
 	return a.answerSession(w, r, g, id)
 }
 
+func (a *api) growSession(w http.ResponseWriter, r *http.Request, g access.Grant) error {
+	var in schema.GrowSession
+	if err := decode(r, &in); err != nil {
+		return err
+	}
+	id := mux.Vars(r)["session"]
+	if err := a.Sessions.Grow(r.Context(), g, id, in.DiskSize); err != nil {
+		return err
+	}
+	return a.answerSession(w, r, g, id)
+}
+
 func (a *api) answerSession(w http.ResponseWriter, r *http.Request, g access.Grant, id string) error {
 	sn, err := a.readSession(r.Context(), g, id)
 	if err != nil {

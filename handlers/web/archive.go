@@ -3,11 +3,13 @@ package web
 import (
 	"context"
 	"net/http"
+	"strings"
 
 	"github.com/gorilla/mux"
 
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/session"
+	"github.com/claude-hub/claude-hub/envspec"
 )
 
 func archivable(sn session.Session) bool {
@@ -55,5 +57,19 @@ func (w *Web) restoreSession(rw http.ResponseWriter, r *http.Request, g access.G
 	wake := r.PostForm.Get("wake") != ""
 	return w.changeSession(func(ctx context.Context, g access.Grant, id string) error {
 		return w.d.Sessions.Restore(ctx, g, id, wake)
+	})(rw, r, g)
+}
+
+// growSession gives a Session a larger disk.
+func (w *Web) growSession(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
+	if err := parseForm(r); err != nil {
+		return err
+	}
+	size, err := envspec.ParseSize(strings.TrimSpace(r.PostForm.Get("disk")))
+	if err != nil {
+		return w.showSession(rw, r, g, http.StatusUnprocessableEntity, sentence(err.Error()))
+	}
+	return w.changeSession(func(ctx context.Context, g access.Grant, id string) error {
+		return w.d.Sessions.Grow(ctx, g, id, int64(size))
 	})(rw, r, g)
 }

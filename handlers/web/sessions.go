@@ -166,7 +166,7 @@ type sessionPage struct {
 	Lacking     []LackingValue // of the version it boots from next
 }
 
-// Can tells which of sleep, wake, restart, retry, archive, restore and delete the Session takes now.
+// Can tells which of sleep, wake, restart, retry, grow, archive, restore and delete the Session takes now.
 func (p sessionPage) Can(what string) bool {
 	switch what {
 	case "sleep":
@@ -177,6 +177,8 @@ func (p sessionPage) Can(what string) bool {
 		return p.Session.State == session.Running
 	case "retry":
 		return p.Session.State == session.Failed
+	case "grow":
+		return p.Session.State == session.Asleep || p.Session.State == session.Failed
 	case "archive":
 		return archivable(p.Session)
 	case "restore":

@@ -181,6 +181,7 @@ func (w *Web) routes() *mux.Router {
 	get("/repos/{repo}/sessions/{session}/restart", w.granted(w.restartPage))
 	post("/repos/{repo}/sessions/{session}/restart", w.granted(w.changeSession(w.d.Sessions.Restart)))
 	post("/repos/{repo}/sessions/{session}/retry", w.granted(w.changeSession(w.d.Sessions.Retry)))
+	post("/repos/{repo}/sessions/{session}/grow", w.granted(w.growSession))
 	get("/repos/{repo}/sessions/{session}/archive", w.granted(w.archivePage))
 	post("/repos/{repo}/sessions/{session}/archive", w.granted(w.changeSession(w.d.Sessions.Archive)))
 	post("/repos/{repo}/sessions/{session}/restore", w.granted(w.restoreSession))

@@ -199,7 +199,9 @@ type Status struct {
 type Usage struct {
 	CPU          time.Duration
 	Memory, Disk int64
-	Pids         int
-	OOMKills     int64
-	OOMEnded     bool // the Sandbox as a whole ended because Limits.Memory was reached
+	// DiskFree bytes and DiskFiles more files have room on its disk before its size is reached.
+	DiskFree, DiskFiles int64
+	Pids                int
+	OOMKills            int64
+	OOMEnded            bool // the Sandbox as a whole ended because Limits.Memory was reached
 }

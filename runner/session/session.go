@@ -275,6 +275,7 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 	if err := m.b.Engine().Settle(ctx, m.boxID(), spec.Disk, true); err != nil {
 		m.log().Mark("boot: the root filesystem from before could not be given up: %v", err)
 	}
+	m.beside(func() { m.watchDisk(s, p) })
 	m.beside(func() { m.b.FetchClaudeCode(m.life, m.log(), base.Meta.ClaudeCode) })
 	if m.setUpGit(ctx, s, p) {
 		m.beside(func() { m.serveGit(s, p) })

@@ -297,6 +297,12 @@ func (c *Client) RestoreSession(ctx context.Context, repo int64, id string, wake
 	return s, err
 }
 
+// GrowSession gives a sleeping Session a disk of size bytes.
+func (c *Client) GrowSession(ctx context.Context, repo int64, id string, size int64) (s schema.Session, err error) {
+	_, err = c.do(ctx, post(repoPath(repo, "sessions", id, "grow"), schema.GrowSession{DiskSize: size}), &s)
+	return s, err
+}
+
 // Count has what exists in the Workspace only counted anew, if the Session runs. The answer comes as Detail.Unsaved.
 func (c *Client) Count(ctx context.Context, repo int64, id string) (schema.Session, error) {
 	return c.ask(ctx, repo, id, "count", true)

@@ -211,6 +211,11 @@ type Session struct {
 	ChangedAt   time.Time          `json:"changed_at"`
 }
 
+// GrowSession gives a sleeping Session a larger disk.
+type GrowSession struct {
+	DiskSize int64 `json:"disk_size"` // bytes
+}
+
 // RestoreSession brings an archived Session back.
 type RestoreSession struct {
 	Wake bool `json:"wake,omitempty"` // at once; else it is asleep

@@ -75,6 +75,11 @@ func (b *box) Usage(context.Context) (sandbox.Usage, error) {
 	}
 	// Of a gVisor Sandbox the host's kernel sees one process, with all memory.
 	u.OOMEnded = isGVisor(b.boot.Runtime) && u.OOMKills > 0
+	var st unix.Statfs_t
+	if err := unix.Statfs(b.e.diskMount(b.boot.Spec.Disk.Path), &st); err != nil {
+		return u, err
+	}
+	u.DiskFree, u.DiskFiles = int64(st.Bavail)*st.Bsize, int64(st.Ffree)
 	u.Disk, err = allocated(filepath.Join(b.boot.Spec.Disk.Path, diskImage))
 	return u, err
 }

@@ -119,7 +119,7 @@ func (e *Engine) mountDisk(ctx context.Context, d sandbox.Disk) (sandbox.Mounted
 		}
 	}
 	if d.Size > rec.Size {
-		if err := growDisk(ctx, image, d.Size); err != nil {
+		if err := growDisk(image, d.Size); err != nil {
 			return sandbox.Mounted{}, fmt.Errorf("the disk %s can't be grown to %s: %w", d.Path, bytesText(d.Size), err)
 		}
 		rec.Size = d.Size
@@ -191,17 +191,40 @@ func (e *Engine) makeDisk(ctx context.Context, d sandbox.Disk, rec diskRecord) (
 	return rec, syncPath(d.Path)
 }
 
-func growDisk(ctx context.Context, image string, size int64) error {
-	if err := os.Truncate(image, size); err != nil {
+// growDisk makes the file system of an image that isn't mounted larger. Once begun it goes on to its end, whoever gives up: half of it is a
+// damaged disk. Killed with the host, it is repaired and done again.
+func growDisk(image string, size int64) error {
+	f, err := os.OpenFile(image, os.O_RDWR, 0)
+	if err != nil {
 		return err
 	}
-	if out, err := runTool(ctx, "e2fsck", "-f", "-p", image); err != nil && exitCode(err) > 1 {
-		return fmt.Errorf("e2fsck: %w: %s", err, out)
+	defer f.Close()
+	// The tools have the lock as well, so that what a killed Runner had begun is waited for.
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); err = unix.Flock(int(f.Fd()), unix.LOCK_EX) {
 	}
-	if out, err := runTool(ctx, "resize2fs", image); err != nil {
+	if err != nil {
+		return err
+	}
+	if err := f.Truncate(size); err != nil {
+		return err
+	}
+	if out, err := runHolding(f, "e2fsck", "-f", "-p", image); err != nil && exitCode(err) > 1 {
+		if again, err := runHolding(f, "e2fsck", "-f", "-y", image); err != nil && exitCode(err) > 2 {
+			return fmt.Errorf("e2fsck: %w: %s\n%s", err, out, again)
+		}
+	}
+	if out, err := runHolding(f, "resize2fs", image); err != nil {
 		return fmt.Errorf("resize2fs: %w: %s", err, out)
 	}
-	return syncPath(image)
+	return f.Sync()
+}
+
+// runHolding is runTool with a file that the program has open, too.
+func runHolding(f *os.File, name string, args ...string) (string, error) {
+	cmd := exec.Command(tool(name), args...)
+	cmd.SysProcAttr, cmd.ExtraFiles = &syscall.SysProcAttr{Setpgid: true}, []*os.File{f}
+	out, err := cmd.CombinedOutput()
+	return strings.TrimSpace(string(out)), err
 }
 
 // Unmount is sandbox.Engine's.
