@@ -77,6 +77,7 @@ func TestAWakeThatReplacesTheRootFilesystemIsAskedFor(t *testing.T) {
 	r.MustReport(r.Item(), wire.StateAsleep, wire.SessionDetail{Workspace: true, Version: 2})
 	for _, answer := range []string{"no\n", ""} {
 		h.refused(exitFailed, "moves from version 2 to version 3: "+willBeGone, answer, "session", "wake", id)
+		h.refused(exitFailed, "moves from version 2 to version 3: "+willBeGone, answer, "session", "run", id, "--detach", "--", "true")
 		if s := h.state(id); s != session.Asleep {
 			t.Fatalf("answered %q, and it is %s", answer, s)
 		}

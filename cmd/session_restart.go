@@ -39,19 +39,13 @@ func bootCommand(c *cobra.Command, question string, ask func(*client.Client, con
 	c.Args = cobra.ExactArgs(1)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return onSession(c, args[0], func(hub *client.Client, s schema.Session) error {
-			env, err := hub.Environment(c.Context(), s.Repo.ID)
-			if err != nil {
-				return err
-			}
-			boots := s.State == asleep || s.State == running && c.Name() == "restart"
-			if boots && !yes && env.Current != nil && env.Current.BuildKey != s.BuildKey {
-				fmt.Fprintf(c.ErrOrStderr(), "%s moves from version %d to version %d: programs installed outside the Workspace and the disks will be gone.\n",
-					s.ID, s.Version, env.Current.Number)
-				if !agree(c, question) {
-					return errors.New("nothing was done")
+			if s.State == asleep || s.State == running && c.Name() == "restart" {
+				if err := agreeToFresh(c, hub, s, question, yes); err != nil {
+					return err
 				}
 			}
-			if s, err = ask(hub, c.Context(), s.Repo.ID, s.ID); err != nil {
+			s, err := ask(hub, c.Context(), s.Repo.ID, s.ID)
+			if err != nil {
 				return err
 			}
 			return done(c, hub, s, running, detach, output)
@@ -61,4 +55,18 @@ func bootCommand(c *cobra.Command, question string, ask func(*client.Client, con
 	c.Flags().BoolVar(&yes, "yes", false, "don't ask")
 	outputFlag(c, &output)
 	return c
+}
+
+// agreeToFresh asks, unless yes was said before, where a boot would replace the root filesystem.
+func agreeToFresh(c *cobra.Command, hub *client.Client, s schema.Session, question string, yes bool) error {
+	env, err := hub.Environment(c.Context(), s.Repo.ID)
+	if err != nil || yes || env.Current == nil || env.Current.BuildKey == s.BuildKey {
+		return err
+	}
+	fmt.Fprintf(c.ErrOrStderr(), "%s moves from version %d to version %d: programs installed outside the Workspace and the disks will be gone.\n",
+		s.ID, s.Version, env.Current.Number)
+	if !agree(c, question) {
+		return errors.New("nothing was done")
+	}
+	return nil
 }

@@ -17,11 +17,11 @@ import (
 func sessionRunCommand() *cobra.Command {
 	var in schema.StartRun
 	var limit time.Duration
-	var detach bool
+	var detach, yes bool
 	c := &cobra.Command{
 		Use: "run SESSION -- COMMAND [ARG…]", Short: "Run a command in a Session that goes on without you", Args: cobra.MinimumNArgs(2),
 		Long: `Run a command in a Session's Workspace as a headless run: it belongs to the Session, not to this command, and goes on when this one ends, and
-through restarts of Hub and Runner. What it prints, stdout and stderr in one, is kept as a log; its stdin is empty. A Session that sleeps is woken; the run
+through restarts of Hub and Runner. What it prints, stdout and stderr in one, is kept as a log; its stdin is empty. A Session that sleeps is woken, as session wake does, which asks where that replaces the root filesystem; the run
 begins when the start script has ended, and keeps the Session awake. It ends with the Session's Sandbox: by sleep, restart or a crash.
 
 The log comes here until the run ends, and its exit code is this command's, as with session exec; 124 when its time limit was over. Ctrl-C ends the following, not the
@@ -35,6 +35,11 @@ run. With --detach the run's id goes to stdout at once.`,
 			}
 			in.TimeLimitMS = limit.Milliseconds()
 			return onSession(c, args[0], func(hub *client.Client, s schema.Session) error {
+				if s.State == asleep {
+					if err := agreeToFresh(c, hub, s, "Wake it?", yes); err != nil {
+						return err
+					}
+				}
 				r, err := hub.StartRun(c.Context(), s.Repo.ID, s.ID, in)
 				if err != nil {
 					return err
@@ -53,6 +58,7 @@ run. With --detach the run's id goes to stdout at once.`,
 		},
 	}
 	c.Flags().BoolVar(&detach, "detach", false, "don't wait for it; print its id")
+	c.Flags().BoolVar(&yes, "yes", false, "don't ask, where waking it gives it a fresh root filesystem")
 	c.Flags().StringVarP(&in.User, "user", "u", "", "user in the Sandbox; default: the image's")
 	c.Flags().StringVarP(&in.Dir, "dir", "C", "", "folder it runs in; default: /workspace")
 	c.Flags().DurationVar(&limit, "time-limit", 0, "end it after so long, such as 30m; default: no limit")
