@@ -49,6 +49,12 @@ kill: deps-test build ## kill -9 of Hub, Runner or both at random moments (ROUND
 	@go test -c -o bin/kill.test ./e2e/kill
 	@CLAUDE_HUB_BINARY=$(abspath $(BINARY)) bin/kill.test -test.timeout 60m -rounds $(ROUNDS) -seed $(SEED)
 
+OPS      ?= 1000
+SESSIONS ?= 8
+model: deps-test build ## random operations on Sessions and kill -9 of Hub and Runner, against a model of each Workspace's bytes (OPS=1000 SESSIONS=8 SEED=1)
+	@go test -c -o bin/model.test ./e2e/model
+	@CLAUDE_HUB_BINARY=$(abspath $(BINARY)) bin/model.test -test.timeout 60m -ops $(OPS) -sessions $(SESSIONS) -seed $(SEED)
+
 N ?= 10000
 storm: deps-test build ## GitHub's deliveries many times, late and in any order, while Hubs are killed (N=10000 SEED=1)
 	@go test -c -o bin/storm.test ./e2e/storm

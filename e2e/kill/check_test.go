@@ -19,7 +19,7 @@ func (r *round) check(ctx context.Context) {
 	}
 	r.checkVersions(ctx)
 	var all []schema.Session
-	if err := r.insist(ctx, func() (bool, error) {
+	if err := r.Insist(ctx, func() (bool, error) {
 		var err error
 		all, err = r.c.Sessions(ctx, r.repo)
 		return err == nil, err
@@ -78,7 +78,7 @@ func (k *kills) checkSessionLog(ctx context.Context, s *session) {
 
 func (k *kills) checkVersions(ctx context.Context) {
 	var all []schema.Version
-	if err := k.insist(ctx, func() (bool, error) {
+	if err := k.Insist(ctx, func() (bool, error) {
 		var err error
 		all, err = k.c.Versions(ctx, k.repo)
 		return err == nil, err

@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/signal"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -77,8 +76,7 @@ type kills struct {
 	repo  int64
 	image string
 
-	// turns counts the moments at which something was killed or was up again: odd while something is down.
-	turns atomic.Int64
+	world.Turns
 
 	slots [slots]*session
 	tests []*testBuild
@@ -244,7 +242,7 @@ func (r *round) kill(kp killPlan, done <-chan struct{}) {
 	r.mu.Lock()
 	say("round %d: kill %s while %v", r.plan.number, kp.who(), r.doing)
 	r.mu.Unlock()
-	r.turns.Add(1)
+	r.Turn()
 	if kp.hub && kp.hubFirst {
 		r.w.Hub.Kill()
 	}
@@ -256,7 +254,7 @@ func (r *round) kill(kp killPlan, done <-chan struct{}) {
 	}
 	r.wait(kp.outage)
 	r.w.Restart()
-	r.turns.Add(1)
+	r.Turn()
 }
 
 // wait lets a random time of the plan pass.

@@ -95,7 +95,7 @@ func (r *round) work(slot int) {
 func (r *round) start(slot int) (*session, error) {
 	branch := fmt.Sprintf("kill/r%d-s%d", r.plan.number, slot)
 	s := &session{made: r.plan.number, asked: "running", files: map[string]string{}, maybe: map[string]string{}}
-	err := r.insist(r.ctx, func() (bool, error) {
+	err := r.Insist(r.ctx, func() (bool, error) {
 		all, err := r.c.Sessions(r.ctx, r.repo)
 		if err != nil {
 			return false, err
@@ -115,7 +115,7 @@ func (r *round) start(slot int) (*session, error) {
 
 func (r *round) ask(s *session, asked string, do func(context.Context, int64, string) (schema.Session, error)) error {
 	s.asked = asked
-	return r.insist(r.ctx, func() (bool, error) {
+	return r.Insist(r.ctx, func() (bool, error) {
 		_, err := do(r.ctx, r.repo, s.id)
 		return err == nil, err
 	})
@@ -124,7 +124,7 @@ func (r *round) ask(s *session, asked string, do func(context.Context, int64, st
 // until waits until a Session is in a state. There is no way to it over a failure.
 func (r *round) until(s *session, state string) error {
 	var now schema.Session
-	err := r.insist(r.ctx, func() (bool, error) {
+	err := r.Insist(r.ctx, func() (bool, error) {
 		var err error
 		now, err = r.c.WaitSession(r.ctx, r.repo, s.id, func(now schema.Session) bool {
 			return (now.State == state && !now.Unreachable) || now.State == "failed"
@@ -139,7 +139,7 @@ func (r *round) until(s *session, state string) error {
 }
 
 func (r *round) delete(s *session) error {
-	return r.insist(r.ctx, func() (bool, error) {
+	return r.Insist(r.ctx, func() (bool, error) {
 		err := r.c.DeleteSession(r.ctx, r.repo, s.id, s.id)
 		if client.Is(err, fault.NotFound) {
 			return true, nil
@@ -151,8 +151,8 @@ func (r *round) delete(s *session) error {
 // run runs a command in a Session until one run of it came to an end of its own. A run that was cut off by a kill says
 // nothing; one that was not, but failed to run, is a fault.
 func (r *round) run(s *session, stdin func() io.Reader, argv ...string) (stdout string, err error) {
-	err = r.insist(r.ctx, func() (bool, error) {
-		turn := r.turns.Load()
+	err = r.Insist(r.ctx, func() (bool, error) {
+		turn := r.Now()
 		var out, errs bytes.Buffer
 		exit, err := r.c.Run(r.ctx, r.repo, s.id, wire.ChannelSpec{Argv: argv}, client.Stdio{In: stdin(), Out: &out, Err: &errs})
 		if r.ctx.Err() != nil {
@@ -161,7 +161,7 @@ func (r *round) run(s *session, stdin func() io.Reader, argv ...string) (stdout 
 		if err == nil && exit.Failed != "" {
 			err = fmt.Errorf("%q could not be run: %s", argv, exit.Failed)
 		}
-		if err != nil && !r.undisturbed(turn) {
+		if err != nil && !r.Undisturbed(turn) {
 			return false, nil
 		}
 		stdout = out.String()

@@ -65,7 +65,7 @@ func (r *round) testBuild() {
 	if r.plan.build.kind == endsEarly {
 		beside.Go(func() { r.cancelTest(watched, tb) })
 	}
-	err = r.insist(r.ctx, func() (bool, error) {
+	err = r.Insist(r.ctx, func() (bool, error) {
 		var err error
 		tb.final, err = r.c.WaitTest(r.ctx, r.repo, tb.id, func(t schema.TestBuild) {
 			if n := len(t.Detail.Phases); n > 0 {
@@ -99,7 +99,7 @@ func (r *round) fault(what string, err error) {
 
 func (r *round) save(yaml string) (revision int64, err error) {
 	mine := fmt.Sprintf("KILL boot %d ", r.plan.number)
-	err = r.insist(r.ctx, func() (bool, error) {
+	err = r.Insist(r.ctx, func() (bool, error) {
 		env, err := r.c.Environment(r.ctx, r.repo)
 		if err != nil {
 			return false, err
@@ -119,7 +119,7 @@ func (r *round) save(yaml string) (revision int64, err error) {
 
 // beginTest starts the Test build of this round, once.
 func (r *round) beginTest(revision int64) (id string, err error) {
-	err = r.insist(r.ctx, func() (bool, error) {
+	err = r.Insist(r.ctx, func() (bool, error) {
 		all, err := r.c.Tests(r.ctx, r.repo)
 		if err != nil {
 			return false, err
@@ -146,7 +146,7 @@ func (r *round) cancelTest(ctx context.Context, tb *testBuild) {
 	}
 	r.wait(r.plan.build.cancelAfter)
 	r.happened("build: cancel")
-	if err := r.insist(ctx, func() (bool, error) { err := r.c.CancelTest(ctx, r.repo, tb.id); return err == nil, err }); err != nil {
+	if err := r.Insist(ctx, func() (bool, error) { err := r.c.CancelTest(ctx, r.repo, tb.id); return err == nil, err }); err != nil {
 		r.fault("cancel a Test build", err)
 	}
 }
@@ -154,7 +154,7 @@ func (r *round) cancelTest(ctx context.Context, tb *testBuild) {
 // apply makes a version of the round's draft, once.
 func (r *round) apply(revision int64) error {
 	message := fmt.Sprintf("of round %d", r.plan.number)
-	return r.insist(r.ctx, func() (bool, error) {
+	return r.Insist(r.ctx, func() (bool, error) {
 		all, err := r.c.Versions(r.ctx, r.repo)
 		if err != nil {
 			return false, err
@@ -176,7 +176,7 @@ func (r *round) apply(revision int64) error {
 // follow reads a log from the end of got on, until it ends or ctx does, and returns all that was received. A gap is nil.
 func (r *round) follow(ctx context.Context, log client.Log, got []byte, each func([]byte)) (ended bool, err error) {
 	at := int64(len(got))
-	err = r.insist(ctx, func() (bool, error) {
+	err = r.Insist(ctx, func() (bool, error) {
 		part, err := r.c.ReadLog(ctx, log, at, 5*time.Second)
 		if err != nil {
 			return false, err
@@ -203,7 +203,7 @@ func (r *round) followTest(ctx context.Context, tb *testBuild) {
 func (k *kills) checkTest(ctx context.Context, tb *testBuild, first bool) {
 	var now schema.TestBuild
 	var log bytes.Buffer
-	err := k.insist(ctx, func() (bool, error) {
+	err := k.Insist(ctx, func() (bool, error) {
 		var err error
 		if now, _, _, err = k.c.Test(ctx, k.repo, tb.id, client.Wait{}); err != nil {
 			return false, err

@@ -378,6 +378,9 @@ func (f *folders) rename(c caller, flags uint32, a, b *spot) (bool, error) {
 			f.store.forget(kb) //nolint:errcheck // as in remove
 		}
 	}
+	if err == nil {
+		toA, toB = f.letGo(toA, a), f.letGo(toB, b)
+	}
 	if toA != nil {
 		err = errors.Join(err, f.again(toA, a))
 	}
@@ -392,6 +395,31 @@ func (f *folders) rename(c caller, flags uint32, a, b *spot) (bool, error) {
 		}
 	}
 	return true, err
+}
+
+// letGo makes of k, which is at a spot now where none is to be bound, an ordinary folder of the Workspace: a person who moved it there means it
+// to be one, and what gives up the dependency folders must not take it along. It returns what is still to be bound.
+func (f *folders) letGo(k *kept, s *spot) *kept {
+	if k == nil {
+		return nil
+	}
+	rel, ok := f.rel(s)
+	if !ok || f.patterns.match(rel) {
+		return k
+	}
+	dir, name := split(rel)
+	parent, err := openBeneath(f.below, dir, unix.O_PATH)
+	if err != nil {
+		return k
+	}
+	defer unix.Close(parent)
+	if f.store.giveBack(k, parent, name) == nil {
+		return nil
+	}
+	if is, _, err := inodeOf(parent, name); err == nil && is == k.data {
+		return nil // its files are there; what is left in the store is cleared away by the next boot
+	}
+	return k
 }
 
 // moved writes down where k is now. It is found by its place's inode; the path is for when that is lost.
