@@ -133,9 +133,10 @@ func TestTerminalsAndCommandsWorkOverAnyHubAndOutliveTheirOwn(t *testing.T) {
 	}
 	s.copies(id)
 
-	// After both were killed once, with the other there, each was the one that had them.
-	for i := range s.procs {
-		c := s.Command("session", "exec", "-i", id, "--", "sh", "-c", fmt.Sprintf("echo $$ >/tmp/exec%d; cat", i))
+	// After both were killed once, and once ended in good order, with the other there, each was the one that had them.
+	for round, end := range []func(*world.Process){(*world.Process).Kill, (*world.Process).Kill, (*world.Process).Stop, (*world.Process).Stop} {
+		i := round % 2
+		c := s.Command("session", "exec", "-i", id, "--", "sh", "-c", fmt.Sprintf("echo $$ >/tmp/exec%d; cat", round))
 		in, err := c.StdinPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -155,9 +156,9 @@ func TestTerminalsAndCommandsWorkOverAnyHubAndOutliveTheirOwn(t *testing.T) {
 			t.Fatalf("the command answers %q, %v", line, err)
 		}
 
-		s.procs[i].Kill()
-		shell.types(fmt.Sprintf("echo again-%d-$((1+%d))-$$\r", i, i))
-		shell.shows(fmt.Sprintf("again-%d-%d-%s\r\n", i, i+1, pid))
+		end(s.procs[i])
+		shell.types(fmt.Sprintf("echo again-%d-$((1+%d))-$$\r", round, round))
+		shell.shows(fmt.Sprintf("again-%d-%d-%s\r\n", round, round+1, pid))
 
 		// It goes on, or ends with an error and takes its process with it.
 		_, _ = io.WriteString(in, "still?\n") // it may have ended
@@ -168,7 +169,7 @@ func TestTerminalsAndCommandsWorkOverAnyHubAndOutliveTheirOwn(t *testing.T) {
 		case line == "still?\n" && err == nil:
 		case line == "" && c.ProcessState.ExitCode() == 125:
 			s.Eventually(30*time.Second, "the command's process has ended", func() error {
-				if r := s.CLI("session", "exec", id, "--", "sh", "-c", fmt.Sprintf("kill -0 $(cat /tmp/exec%d) 2>/dev/null && echo runs || echo gone", i)); r.Stdout != "gone\n" {
+				if r := s.CLI("session", "exec", id, "--", "sh", "-c", fmt.Sprintf("kill -0 $(cat /tmp/exec%d) 2>/dev/null && echo runs || echo gone", round)); r.Stdout != "gone\n" {
 					return fmt.Errorf("%s", r)
 				}
 				return nil
@@ -180,7 +181,7 @@ func TestTerminalsAndCommandsWorkOverAnyHubAndOutliveTheirOwn(t *testing.T) {
 	}
 	other := s.tty("session", "shell", id, "--attach", "newest")
 	other.shows("up-23 as-" + pid) // the scrollback, from before both
-	other.shows("again-1-2-" + pid)
+	other.shows("again-3-4-" + pid)
 	other.types("exit 7\r")
 	if code := shell.ends(); code != 7 {
 		t.Errorf("the shell ended with %d:\n%s", code, shell.text())

@@ -20,6 +20,7 @@ import (
 
 	"github.com/claude-hub/claude-hub/app/access"
 	"github.com/claude-hub/claude-hub/app/apptest"
+	"github.com/claude-hub/claude-hub/app/fleet"
 	"github.com/claude-hub/claude-hub/app/github"
 	"github.com/claude-hub/claude-hub/app/github/githubtest"
 	"github.com/claude-hub/claude-hub/app/github/githubtest/checked"
@@ -212,6 +213,7 @@ func TestAPortOpensAtAnOriginOfItsOwn(t *testing.T) {
 	if got.status != http.StatusTeapot || got.body != "hello from /a/b?c=d" || got.header.Get("X-App") != "yes" {
 		t.Fatalf("the server's answer came as %d %q", got.status, got.body)
 	}
+	ana.see(p.sessionPath(), fmt.Sprintf(`<a href="%s/ports/%d">port %d</a>`, p.sessionPath(), p.port, p.port))
 	if cookies := got.header["Set-Cookie"]; len(cookies) != 1 || cookies[0] != "app=1; Path=/; HttpOnly" {
 		t.Errorf("its cookies came as %q", cookies)
 	}
@@ -523,5 +525,37 @@ func TestAPageOfAnotherSessionReachesNoPortWithItsVisitorsCookie(t *testing.T) {
 		if err == nil {
 			_ = c.CloseNow()
 		}
+	}
+}
+
+func TestAPortOpensAtAnotherHubThanItsRunners(t *testing.T) {
+	t.Parallel()
+	db := storetest.New(t)
+	one := func() *site {
+		server := httptest.NewUnstartedServer(nil)
+		hub := apptest.New(t, db, apptest.Options{Fleet: fleet.Options{PeerURL: "http://" + server.Listener.Addr().String()}})
+		s := siteWith(t, server, &site{Hub: hub, ports: portsDomain})
+		s.beats()
+		return s
+	}
+	home, other := one(), one()
+	p := portsOf(t, home, home.Grant("ana"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%s %s %s", r.Host, r.Header.Get("Cookie"), b)
+	}))
+	if peer, err := home.Fleet.Settle(t.Context(), p.r.ID, ""); err != nil || peer != "" {
+		t.Fatalf("%q, %v", peer, err)
+	}
+	elsewhere := *p
+	elsewhere.site = other
+	ana := elsewhere.portBrowser(other.as("ana"))
+	elsewhere.visits(ana, "/")
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, elsewhere.origin(p.port)+"/", strings.NewReader("body"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.AddCookie(&http.Cookie{Name: "app", Value: "1"})
+	if got := ana.do(req); got.status != http.StatusOK || got.body != strings.TrimPrefix(elsewhere.origin(p.port), "http://")+" app=1 body" {
+		t.Errorf("through another Hub came %d %q", got.status, got.body)
 	}
 }

@@ -36,6 +36,7 @@ WHERE person_id = $1 AND kind = 'token' AND expires_at > $2 ORDER BY created_at 
 	insertVisitSQL = `INSERT INTO visits (hash, browser, place, asked, expires_at) VALUES ($1, $2, $3, $4, $5)`
 	visitSQL       = `SELECT browser, place, asked, expires_at FROM visits WHERE hash = $1`
 	deleteVisitSQL = `DELETE FROM visits WHERE hash = $1`
+	visitedSQL     = `SELECT DISTINCT place FROM visits WHERE asked IS NULL AND expires_at > $1 AND substr(place, 1, $2) = $3 ORDER BY place`
 	oldVisitsSQL   = `DELETE FROM visits WHERE expires_at <= $1`
 
 	siteSQL     = `SELECT web FROM github_site WHERE one = 1`

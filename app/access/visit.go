@@ -86,3 +86,15 @@ func (g *Gate) Visitor(ctx context.Context, place, secret string) (Person, error
 	}
 	return g.whose(ctx, browser, kindBrowser)
 }
+
+// Visited lists the places whose names begin so and that somebody's browser was let in to, for as long as it still is.
+func (g *Gate) Visited(ctx context.Context, begin string) (places []string, err error) {
+	err = g.db.Read(ctx, func(tx *store.Tx) (err error) {
+		places, err = store.All(tx, store.Scan1[string], visitedSQL, tx.Now().UnixMilli(), len(begin), begin)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list visits: %w", err)
+	}
+	return places, nil
+}

@@ -108,3 +108,17 @@ func TestHubCheckRefusesWhatCouldOnlyFailLater(t *testing.T) {
 		}
 	}
 }
+
+func TestAPeerURLIsAnAddressWithoutAPath(t *testing.T) {
+	t.Parallel()
+	for peer, good := range map[string]bool{
+		"": true, "http://10.0.0.5:7780": true, "https://hub-a.internal/": true,
+		"10.0.0.5:7780": false, "http://": false, "ftp://hub-a": false, "http://hub-a/hub": false, "http://hub-a?x": false, "http://ana@hub-a": false,
+	} {
+		h := config.DefaultHub()
+		h.PeerURL = peer
+		if err := h.Check(); (err == nil) != good || err != nil && !strings.Contains(err.Error(), "hub.peer_url is how other Hubs reach this one") {
+			t.Errorf("%q: %v", peer, err)
+		}
+	}
+}

@@ -103,6 +103,9 @@ func (p *Ports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.refuse(w, r, http.StatusServiceUnavailable, "This Session is "+sn.State+". Load its page again.")
 		return
 	}
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = &arriving{http.MaxBytesReader(w, r.Body, bodyLimit), http.NewResponseController(w)}
+	}
 	home, err := p.d.Sessions.Home(r.Context(), g, sn.ID)
 	if err != nil {
 		p.fail(w, r, err)
@@ -151,10 +154,6 @@ func (p *Ports) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 
 // pass has the Sandbox's server answer.
 func (p *Ports) pass(w http.ResponseWriter, r *http.Request, place Place) {
-	rc := http.NewResponseController(w)
-	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = &arriving{http.MaxBytesReader(w, r.Body, bodyLimit), rc}
-	}
 	proxy := httputil.ReverseProxy{
 		Transport:     p.transport,
 		FlushInterval: -1,
@@ -171,7 +170,7 @@ func (p *Ports) pass(w http.ResponseWriter, r *http.Request, place Place) {
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { p.broke(w, r, place, err) },
 	}
-	proxy.ServeHTTP(&flowing{w, rc}, r)
+	proxy.ServeHTTP(&flowing{w, http.NewResponseController(w)}, r)
 }
 
 // broke says why there is no answer.

@@ -1,9 +1,12 @@
 package web
 
 import (
+	"cmp"
+	"context"
 	"encoding/hex"
 	"net/http"
 	"net/url"
+	"slices"
 
 	"github.com/gorilla/mux"
 
@@ -25,6 +28,30 @@ type portPage struct {
 
 // CanWake tells that the Session can be woken here.
 func (p portPage) CanWake() bool { return p.Session.State == session.Asleep }
+
+// PortRow is a port that somebody opened lately.
+type PortRow struct {
+	Port uint16
+	Path string
+}
+
+func (w *Web) portRows(ctx context.Context, g access.Grant, session string) ([]PortRow, error) {
+	if !w.d.Ports.On() {
+		return nil, nil
+	}
+	places, err := w.d.Gate.Visited(ctx, session+"-")
+	if err != nil {
+		return nil, err
+	}
+	var rows []PortRow
+	for _, name := range places {
+		if p, ok := ports.ParsePlace(name); ok {
+			rows = append(rows, PortRow{p.Port, ports.Path(g, p)})
+		}
+	}
+	slices.SortFunc(rows, func(a, b PortRow) int { return cmp.Compare(a.Port, b.Port) })
+	return rows, nil
+}
 
 // portOf is the port of the path, of a Session that the Hub gives origins to.
 func (w *Web) portOf(r *http.Request) (ports.Place, error) {

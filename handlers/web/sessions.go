@@ -159,8 +159,9 @@ type sessionPage struct {
 	Woke        string
 	Stages      string // of the newest boot
 	Log         Tail
-	Ports       bool   // can be opened in the browser
-	Shell       string // what to type for a shell
+	Ports       bool      // can be opened in the browser
+	Opened      []PortRow // of them, lately
+	Shell       string    // what to type for a shell
 	Terminals   []TerminalRow
 	Runs        []RunRow
 	Lacking     []LackingValue // of the version it boots from next
@@ -261,6 +262,9 @@ func (w *Web) showSession(rw http.ResponseWriter, r *http.Request, g access.Gran
 	}
 	terminals, err := w.d.Sessions.Terminals(r.Context(), g, sn.ID)
 	if err != nil {
+		return err
+	}
+	if p.Opened, err = w.portRows(r.Context(), g, sn.ID); err != nil {
 		return err
 	}
 	p.Terminals = terminalRows(terminals, sessionPath(g, sn.ID))
