@@ -9,7 +9,7 @@ RUNSC     := bin/runsc
 GOTESTSUM := gotest.tools/gotestsum@v1.12.3
 STATIC    := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
-.PHONY: help run build test lint e2e kill test-runsc storm canary bench generate assets deps-run deps-test deps-bench
+.PHONY: help run build test lint e2e kill test-runsc test-vm storm canary bench generate assets deps-run deps-test deps-bench
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -31,9 +31,12 @@ test: deps-test lint build ## all tests, a short e2e and a short kill test inclu
 		--rerun-fails=$(RETRY) --rerun-fails-max-failures 5 --rerun-fails-report $(FLAKED) -- -timeout 25m -p 2
 	@if [ -s $(FLAKED) ]; then echo "tried more than once:"; cat $(FLAKED); fi
 
-test-runsc: deps-test ## the tests of Sandboxes with gVisor as their kernel, in place of the short set that make test has (RUN=pattern)
+test-runsc: deps-test ## the tests of Sandboxes with gVisor as their kernel, in place of the short set that make test has (TESTS=pattern)
 	@go test -c -o bin/oci.test ./runner/sandbox/oci
-	@cd runner/sandbox/oci && $(CURDIR)/bin/oci.test -runtime $(CURDIR)/$(RUNSC) -test.v -test.timeout 25m -test.run "$(RUN)" | grep -v '^=== '; exit $${PIPESTATUS[0]}
+	@cd runner/sandbox/oci && $(CURDIR)/bin/oci.test -runtime $(CURDIR)/$(RUNSC) -test.v -test.timeout 25m -test.run "$(TESTS)" | grep -v '^=== '; exit $${PIPESTATUS[0]}
+
+test-vm: ## the tests of Sandboxes, and Docker in one, under Debian's kernel with AppArmor and cgroups of version 2, in QEMU (TESTS=pattern)
+	@scripts/test-vm "$(TESTS)"
 
 lint: ## gofmt, go vet, staticcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not gofmt-ed:"; gofmt -l $$(git ls-files '*.go'); exit 1; }

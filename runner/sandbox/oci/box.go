@@ -61,6 +61,9 @@ func (b *box) Done() <-chan struct{} { return b.done }
 // Dial is sandbox.Sandbox's.
 func (b *box) Dial(ctx context.Context) (net.Conn, error) {
 	if isGVisor(b.boot.Runtime) {
+		if !b.running() { // and processes that its kernel had on the host are just ending, with the socket
+			return nil, &net.OpError{Op: "dial", Net: "unixgram", Err: unix.ECONNREFUSED}
+		}
 		return hand(ctx, b.e.socketPath(b.id))
 	}
 	var d net.Dialer
