@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -61,9 +62,18 @@ func (e *Engine) gvisorForget(id sandbox.ID) error {
 
 func (e *Engine) gvisorRoot() string { return filepath.Join(e.cfg.RunDir, "rg") }
 
+// gvisorArgs begin every call, as runtimeArgs do.
 func (e *Engine) gvisorArgs(id sandbox.ID, args ...string) []string {
-	return append([]string{"--root", e.gvisorRoot(), "--log", e.runtimeLog(id), "--log-format", "json",
-		"--network", "sandbox", "--overlay2", "none", "--allow-suid", "--net-raw", "--allow-packet-socket-write", "--host-settings", "ignore"}, args...)
+	return append([]string{"--root", e.gvisorRoot(), "--log", e.runtimeLog(id), "--log-format", "json"}, args...)
+}
+
+// gvisorBoot are a boot's own. With overlay2 files would be lost with gVisor's kernel (facts/runtimes.md §1).
+func gvisorBoot(s *specs.Spec) []string {
+	args := []string{"--network", "sandbox", "--overlay2", "none", "--allow-suid", "--net-raw", "--host-settings", "ignore"}
+	if slices.Contains(s.Process.Capabilities.Bounding, "CAP_NET_ADMIN") {
+		args = append(args, "--allow-packet-socket-write") // bridges of containers take it
+	}
+	return args
 }
 
 // gvisorPids is how many processes a Sandbox may have inside. On the host each is two, of those that Limits allow, and gVisor's own
@@ -151,18 +161,23 @@ func (g *gvisor) run(s *specs.Spec) (int, error) {
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), b, 0o600); err != nil {
 		return 0, err
 	}
-	cmd := exec.CommandContext(g.ctx, tool(g.e.cfg.Runtime), g.e.gvisorArgs(g.id, "run", "--detach", "--pass-fd", "3:3",
-		"--pid-file", g.e.pidFile(g.id), "--bundle", dir, gvisorID(g.id))...)
+	args := append(gvisorBoot(s), "run", "--detach", "--pass-fd", "3:3", "--pid-file", g.e.pidFile(g.id), "--bundle", dir, gvisorID(g.id))
+	cmd := exec.CommandContext(g.ctx, tool(g.e.cfg.Runtime), g.e.gvisorArgs(g.id, args...)...)
 	cmd.ExtraFiles = []*os.File{g.calls}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	err = cmd.Run()
-	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+	if absent(err) {
 		return 0, fmt.Errorf("%s can't boot the Sandbox, since it is not on this host: %s", g.e.cfg.Runtime, getGVisor)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("%s can't boot the Sandbox: %w: %s", g.e.cfg.Runtime, err, g.e.runtimeErrors(g.id))
 	}
 	return g.e.readPID(g.id)
+}
+
+// absent says whether a program could not be run since it is not on this host.
+func absent(err error) bool {
+	return errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist)
 }
 
 // giveUp is booting's.

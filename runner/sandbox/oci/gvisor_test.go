@@ -165,6 +165,33 @@ func TestGVisorSandboxIsAdoptedAfterAKill(t *testing.T) {
 	}
 }
 
+func TestGVisorSandboxCanBeStoppedAfterRunscWasRemoved(t *testing.T) {
+	t.Parallel()
+	link := filepath.Join(t.TempDir(), "runsc")
+	if err := os.Symlink(runsc(t), link); err != nil {
+		t.Fatal(err)
+	}
+	e := testEngine(t, func(c *Config) { c.Runtime = link })
+	s := testSpec(t, e, "a")
+	sh(t, start(t, e, "a", s), "echo kept > /root/f")
+	if err := os.Remove(link); err != nil {
+		t.Fatal(err)
+	}
+	stop(t, e, "a")
+	if n := len(e.cgroups.processes("a")); n > 0 {
+		t.Errorf("%d processes are left", n)
+	}
+	if _, err := e.Start(t.Context(), "a", s); err == nil || !strings.Contains(err.Error(), "not on this host") {
+		t.Errorf("a start without runsc gave %v", err)
+	}
+	if err := os.Symlink(runsc(t), link); err != nil {
+		t.Fatal(err)
+	}
+	if got := sh(t, start(t, e, "a", s), "cat /root/f"); got != "kept" {
+		t.Errorf("after the next start the file reads %q", got)
+	}
+}
+
 // A Runner that is set to another runtime goes on with what the earlier one booted, and boots with the other next time.
 func TestSandboxesOutliveAChangeOfTheRuntime(t *testing.T) {
 	t.Parallel()
