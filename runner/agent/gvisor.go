@@ -53,7 +53,8 @@ func (a *agent) gvisorForward(ctx context.Context, env []string) error {
 		return fail(CodeDocker, "iptables did not end within %s: %s", dockerReady, c.lastWords())
 	}
 	if c.exit.Code != 0 {
-		return fail(CodeDocker, "containers can't have a way out: %s", c.lastWords())
+		return fail(CodeDocker, "with gVisor the image needs iptables-legacy, by which containers have a way out (the package iptables in Debian and Ubuntu, "+
+			"iptables-legacy in Alpine and Fedora): %s", c.lastWords())
 	}
 	a.endCommand(gvisorNATID)
 	return nil
