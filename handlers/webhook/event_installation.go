@@ -30,7 +30,9 @@ var installation = event{
 			return err
 		}
 		if e.Action != "deleted" && e.Action != "suspend" {
-			return s.lookInstalled(ctx, e.Installation, nil)
+			if there, err := s.lookInstalled(ctx, e.Installation, nil); err != nil || there {
+				return err
+			} // it is gone by now, whose own event may find nothing new
 		}
 		// GitHub may leave out which Repos they were, and then these are known here.
 		repos, err := s.o.Access.Installed(ctx, e.Installation)
@@ -61,19 +63,21 @@ func (s *Service) forgetInstallation(ctx context.Context, id int64) error {
 }
 
 // lookInstalled has the open pull requests looked at of an installation's Repos, or of some of them: what was opened before the App
-// came had no event here.
-func (s *Service) lookInstalled(ctx context.Context, installation int64, only []github.Repository) error {
+// came had no event here. It says whether the installation is there, and not suspended.
+func (s *Service) lookInstalled(ctx context.Context, installation int64, only []github.Repository) (there bool, err error) {
 	app, err := s.o.GitHub.App()
 	if err != nil {
-		return err
+		return false, err
 	}
 	asked := s.db.Now()
 	all, err := app.InstalledRepositories(ctx, installation)
-	if github.NotInstalled.Is(err) || github.NotFound.Is(err) || github.Suspended.Is(err) || github.Forbidden.Is(err) {
-		return nil // events come late
-	}
-	if err != nil {
-		return err
+	switch {
+	case github.NotInstalled.Is(err), github.NotFound.Is(err), github.Suspended.Is(err):
+		return false, nil
+	case github.Forbidden.Is(err):
+		return true, nil // it lacks permissions, as the checklist says
+	case err != nil:
+		return false, err
 	}
 	var ids []github.RepoID
 	has := all[:0]
@@ -83,9 +87,9 @@ func (s *Service) lookInstalled(ctx context.Context, installation int64, only []
 		}
 	}
 	if err := s.o.Access.InstallationHas(ctx, installation, has, asked); err != nil {
-		return err
+		return true, err
 	}
-	return s.o.Proposals.LookAll(ctx, ids)
+	return true, s.o.Proposals.LookAll(ctx, ids)
 }
 
 // Found has worked off, as if GitHub had sent an event of it, what the Hub found itself of an installation: that it is there, or (lost)

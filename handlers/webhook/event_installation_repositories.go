@@ -28,6 +28,7 @@ var installationRepositories = event{
 		if len(e.Added) == 0 {
 			return nil
 		}
-		return s.lookInstalled(ctx, e.Installation, e.Added)
+		_, err := s.lookInstalled(ctx, e.Installation, e.Added)
+		return err
 	},
 }

@@ -58,6 +58,31 @@ func TestAnInstallationThatTheHubFindsGoneItselfEndsItsTestBuilds(t *testing.T) 
 	}
 }
 
+// What an event finds at GitHub counts, and not what it says: where it finds the installation gone, the one that says so finds nothing new.
+func TestAnEventThatFindsTheInstallationGoneEndsItsTestBuilds(t *testing.T) {
+	t.Parallel()
+	s := setHub(t)
+	if err := s.domain.Setup.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.settled(t)
+	runner := s.building(t)
+	s.gh.Deliver(func(githubtest.Delivery) githubtest.Fate { return githubtest.Fate{Lose: true} })
+	s.inst.Suspend(true)
+	payload := fmt.Sprintf(`{"action":"created","installation":{"id":%d}}`, s.inst.ID)
+	if status, text := s.hub.send(t, githubtest.Signed("installation", "late", s.cred.WebhookSecret, []byte(payload)), payload); status != http.StatusAccepted {
+		t.Fatalf("%d %s", status, text)
+	}
+	s.settled(t)
+	if err := s.domain.Setup.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.settled(t)
+	if item := runner.Item(); item.GetWant() != wire.WantStop {
+		t.Fatalf("the Runner is told to %s, want stop", item.GetWant())
+	}
+}
+
 // Nothing was heard of what was opened before the App came.
 func TestPullRequestsThatWereOpenBeforeTheAppCameAreLookedAtSoon(t *testing.T) {
 	t.Parallel()
