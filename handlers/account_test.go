@@ -201,6 +201,98 @@ func TestALostRepoIsLostToTokensAndPagesAtTheNextCheck(t *testing.T) {
 	}
 }
 
+// Where no Repo is asked for, the person is: a token is theirs as long as GitHub knows them.
+func TestATokenEndsWithItsPersonsAuthorizationAlsoWhereNoRepoIsAskedFor(t *testing.T) {
+	t.Parallel()
+	for name, ends := range map[string]func(w *town, clock *storetest.Clock){
+		"an event says so": func(w *town, _ *storetest.Clock) {
+			if err := w.Gate.Revoked(w.t.Context(), w.ana.ID); err != nil {
+				w.t.Fatal(err)
+			}
+		},
+		"GitHub says so once it is asked": func(_ *town, clock *storetest.Clock) { clock.Advance(6 * time.Minute) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := storetest.New(t)
+			clock := storetest.NewClock(db)
+			w := newTown(t, db, checked.New(t, githubtest.Options{}), apptest.Options{})
+			ana := w.in(w.ana)
+			token := ana.tokenOf()
+			calls := map[string]int{}
+			for _, c := range ofNoRepo() {
+				calls[c.String()] = w.api(c.method, c.path, token, c.body, nil).status
+			}
+			for call, status := range calls {
+				if status == http.StatusUnauthorized {
+					t.Fatalf("%s is refused while she is signed in", call)
+				}
+			}
+			w.gh.Unauthorize(w.app.ID, w.ana)
+			ends(w, clock)
+			for _, c := range ofNoRepo() {
+				if p := w.api(c.method, c.path, token, c.body, nil); p.status != http.StatusUnauthorized {
+					t.Errorf("%s: %d %s, want 401", c, p.status, p.body)
+				}
+			}
+			for _, path := range []string{"/", "/shared", "/runners", "/account/tokens", "/deliveries"} {
+				if p := ana.get(path); p.status != http.StatusSeeOther || !strings.HasPrefix(p.header.Get("Location"), "/sign-in") {
+					t.Errorf("the page %s: %d, want the way to sign in", path, p.status)
+				}
+			}
+		})
+	}
+}
+
+func TestWhatBelongsToNoRepoIsNotChangedWhileGitHubCannotSayWhoIsWelcome(t *testing.T) {
+	t.Parallel()
+	db := storetest.New(t)
+	clock := storetest.NewClock(db)
+	w := newTown(t, db, checked.New(t, githubtest.Options{}), apptest.Options{})
+	ana := w.in(w.ana)
+	token := ana.tokenOf()
+	w.gh.Break(githubtest.Fault{Status: http.StatusBadGateway})
+	clock.Advance(10 * time.Minute)
+	for _, c := range ofNoRepo() {
+		want := http.StatusServiceUnavailable
+		if c.method == http.MethodGet {
+			want = http.StatusOK
+		}
+		if p := w.api(c.method, c.path, token, c.body, nil); p.status != want && (want != http.StatusOK || p.status != http.StatusNotFound) {
+			t.Errorf("%s: %d %s, want %d", c, p.status, p.body, want)
+		}
+	}
+	for path, form := range map[string]url.Values{
+		"/add-shared": {"name": {"MORE"}, "value": {"more"}}, "/runners/registrations": nil, "/account/tokens": {"name": {"x"}, "scopes": {"read"}, "days": {"1"}},
+	} {
+		ana.want(ana.post(path, form), http.StatusServiceUnavailable, "GitHub")
+	}
+	if p := ana.post("/account/sign-out-everywhere", nil); p.status != http.StatusSeeOther {
+		t.Errorf("sign out everywhere: %d, want it to work", p.status)
+	}
+}
+
+// apiCall is one of the API.
+type apiCall struct {
+	method, path string
+	body         any
+}
+
+func (c apiCall) String() string { return c.method + " " + c.path }
+
+// ofNoRepo are calls that ask for no Repo.
+func ofNoRepo() []apiCall {
+	return []apiCall{
+		{http.MethodGet, "/me", nil}, {http.MethodGet, "/runners", nil}, {http.MethodGet, "/shared", nil}, {http.MethodGet, "/tokens", nil},
+		{http.MethodGet, "/shared/NONE", nil},
+		{http.MethodPost, "/runners/registrations", map[string]any{}}, {http.MethodPost, "/runners/none/revoke", nil},
+		{http.MethodPost, "/shared", map[string]any{"name": "MORE", "value": "more"}}, {http.MethodPut, "/shared/MORE/value", map[string]any{"value": "less"}},
+		{http.MethodPut, "/shared/MORE/note", map[string]any{"note": "less"}}, {http.MethodPost, "/shared/MORE/rename", map[string]any{"name": "LESS"}},
+		{http.MethodPost, "/shared/LESS/delete", map[string]any{}},
+		{http.MethodPost, "/tokens", schema.NewToken{Name: "x", Scopes: []string{"read"}, Days: 1}},
+	}
+}
+
 func TestCookiesAreBoundToThisHostOverHTTPS(t *testing.T) {
 	t.Parallel()
 	w := newTown(t, storetest.New(t), checked.New(t, githubtest.Options{}), apptest.Options{})
@@ -211,7 +303,7 @@ func TestCookiesAreBoundToThisHostOverHTTPS(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := look(t, h, http.MethodGet, "https://hub.example/auth/github", nil, nil)
-	bound := regexp.MustCompile(`^__Host-claude-hub-sign-in=[^;]{43}; Path=/; Max-Age=600; HttpOnly; Secure; SameSite=Lax$`)
+	bound := regexp.MustCompile(`^__Host-claude-hub-sign-in=[^;]{43,}; Path=/; Max-Age=600; HttpOnly; Secure; SameSite=Lax$`)
 	if c := got.header["Set-Cookie"]; got.status != http.StatusSeeOther || len(c) != 1 || !bound.MatchString(c[0]) {
 		t.Fatalf("%d %q", got.status, c)
 	}

@@ -75,22 +75,22 @@ func New(d Deps) *mux.Router {
 	)
 	on(http.MethodGet, "/me", read, a.me)
 	on(http.MethodGet, "/runners", read, a.runners)
-	on(http.MethodPost, "/runners/registrations", runners, a.newRegistration)
-	on(http.MethodPost, "/runners/{runner}/revoke", runners, a.revokeRunner)
+	on(http.MethodPost, "/runners/registrations", runners, a.current(a.newRegistration))
+	on(http.MethodPost, "/runners/{runner}/revoke", runners, a.current(a.revokeRunner))
 	on(http.MethodGet, "/sessions", read, a.allSessions)
 	on(http.MethodGet, "/repos", read, a.repos)
 	on(http.MethodPost, "/repos/open", read, a.openRepo)
 	on(http.MethodGet, "/tokens", read, a.tokens)
-	on(http.MethodPost, "/tokens", tokens, a.createToken)
+	on(http.MethodPost, "/tokens", tokens, a.current(a.createToken))
 	on(http.MethodPost, "/tokens/{token}/revoke", tokens, a.revokeToken)
 	// Shared variables belong to no Repo: anyone signed in manages them (ADR 0009).
 	on(http.MethodGet, "/shared", read, a.allShared)
-	on(http.MethodPost, "/shared", shared, a.createShared)
+	on(http.MethodPost, "/shared", shared, a.current(a.createShared))
 	on(http.MethodGet, "/shared/{shared}", read, a.shared)
-	on(http.MethodPut, "/shared/{shared}/value", shared, a.setShared)
-	on(http.MethodPut, "/shared/{shared}/note", shared, a.noteShared)
-	on(http.MethodPost, "/shared/{shared}/rename", shared, a.renameShared)
-	on(http.MethodPost, "/shared/{shared}/delete", shared, a.deleteShared)
+	on(http.MethodPut, "/shared/{shared}/value", shared, a.current(a.setShared))
+	on(http.MethodPut, "/shared/{shared}/note", shared, a.current(a.noteShared))
+	on(http.MethodPost, "/shared/{shared}/rename", shared, a.current(a.renameShared))
+	on(http.MethodPost, "/shared/{shared}/delete", shared, a.current(a.deleteShared))
 
 	on(http.MethodGet, "/repos/{repo}", read, a.granted(a.repo))
 	on(http.MethodGet, "/repos/{repo}/environment", read, a.granted(a.environment))
@@ -202,6 +202,17 @@ func (a *api) granted(h func(http.ResponseWriter, *http.Request, access.Grant) e
 			return err
 		}
 		return h(w, r, g)
+	}
+}
+
+// current is for what changes something that belongs to no Repo: like a Repo's, it waits until GitHub can say that the person is still
+// welcome.
+func (a *api) current(h reply) reply {
+	return func(w http.ResponseWriter, r *http.Request, who access.Person) error {
+		if err := a.Gate.Current(r.Context(), who); err != nil {
+			return err
+		}
+		return h(w, r, who)
 	}
 }
 

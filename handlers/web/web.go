@@ -117,23 +117,23 @@ func (w *Web) routes() *mux.Router {
 	get("/account", w.signedIn(w.account))
 	post("/account/sign-out-everywhere", w.signedIn(w.signOutEverywhere))
 	get("/account/tokens", w.signedIn(w.tokens))
-	post("/account/tokens", w.signedIn(w.createToken))
+	post("/account/tokens", w.current(w.createToken))
 	post("/account/tokens/{token}/revoke", w.signedIn(w.revokeToken))
 	get("/deliveries", w.signedIn(w.deliveries))
 	post("/deliveries/{delivery}/again", w.signedIn(w.tryDeliveryAgain))
 	get(ports.AdmitPath, w.signedIn(w.admit))
 	get("/runners", w.signedIn(w.runners))
-	post("/runners/registrations", w.signedIn(w.newRegistration))
-	post("/runners/{runner}/revoke", w.signedIn(w.revokeRunner))
+	post("/runners/registrations", w.current(w.newRegistration))
+	post("/runners/{runner}/revoke", w.current(w.revokeRunner))
 	get("/shared", w.signedIn(w.shared))
 	get("/add-shared", w.signedIn(w.addSharedPage))
-	post("/add-shared", w.signedIn(w.addShared))
+	post("/add-shared", w.current(w.addShared))
 	get("/shared/{shared}", w.signedIn(w.sharedOne))
-	post("/shared/{shared}/value", w.signedIn(w.changeShared("value", setShared)))
-	post("/shared/{shared}/note", w.signedIn(w.changeShared("note", noteShared)))
-	post("/shared/{shared}/rename", w.signedIn(w.changeShared("rename", renameShared)))
+	post("/shared/{shared}/value", w.current(w.changeShared("value", setShared)))
+	post("/shared/{shared}/note", w.current(w.changeShared("note", noteShared)))
+	post("/shared/{shared}/rename", w.current(w.changeShared("rename", renameShared)))
 	get("/shared/{shared}/delete", w.signedIn(w.deleteSharedPage))
-	post("/shared/{shared}/delete", w.signedIn(w.deleteShared))
+	post("/shared/{shared}/delete", w.current(w.deleteShared))
 
 	get("/repos/{repo}", w.granted(w.repo))
 	get("/repos/{repo}/environment", w.granted(w.environment))
@@ -241,6 +241,17 @@ func (w *Web) signedIn(h func(http.ResponseWriter, *http.Request, access.Person)
 			return err
 		}
 		return h(rw, r.WithContext(context.WithValue(r.Context(), personKey{}, who)), who)
+	})
+}
+
+// current is signedIn for what changes something that belongs to no Repo: like a Repo's, it waits until GitHub can say that the person
+// is still welcome.
+func (w *Web) current(h func(http.ResponseWriter, *http.Request, access.Person) error) http.Handler {
+	return w.signedIn(func(rw http.ResponseWriter, r *http.Request, who access.Person) error {
+		if err := w.d.Gate.Current(r.Context(), who); err != nil {
+			return err
+		}
+		return h(rw, r, who)
 	})
 }
 
