@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -84,12 +85,38 @@ func TestAFailedWakeLeavesTheRootFilesystemAsItWas(t *testing.T) {
 	w.untilLog(id, "boot: a fresh Sandbox on the Session's disk; programs installed outside the Workspace are gone\n")
 }
 
-func TestALostBuildTakesNoRootFilesystemWithIt(t *testing.T) {
+func TestALostBuildIsMadeAnewAndTakesNoWorkWithIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	spec := envspec.Spec{Image: w.image("app:v1", asCoder), Bootstrap: "echo making; echo 1 >/version"}
+	id, key := w.asleepWithAProgram(spec)
+	other, _ := w.asleepWithAProgram(spec)
+	w.breaks(key)
+	w.change(id, fleet.Run)
+	w.untilState(id, wire.StateRunning)
+	w.untilLog(id, "; the build is made anew\n")
+	w.shows(id, "cat mine /version; cat ~/program 2>/dev/null || true", "work\n1\n")
+	w.untilLogs(id, "\nmaking\n", 2)
+	w.nap(id, nil)
+	w.change(other, fleet.Run)
+	w.untilState(other, wire.StateRunning)
+	w.shows(other, "cat mine /version", "work\n1\n")
+	if log := w.log(other); strings.Contains(log, "making") {
+		t.Errorf("what was made anew for another is made once more:\n%s", log)
+	}
+}
+
+func TestALostBuildThatCantBeMadeAnewTakesNoRootFilesystemWithIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start()
 	id, key := w.asleepWithAProgram(envspec.Spec{Image: w.image("app:v1", asCoder), Bootstrap: "echo 1 >/version"})
 	mended := w.breaks(key)
+	disks := filepath.Join(Folder(w.data), "build", "disks")
+	if err := errors.Join(os.RemoveAll(disks), os.WriteFile(disks, nil, 0o600)); err != nil { // so that nothing can be built
+		t.Fatal(err)
+	}
 	w.change(id, fleet.Run)
 	w.untilState(id, wire.StateFailed)
 	mended()

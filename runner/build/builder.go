@@ -152,6 +152,8 @@ type Job struct {
 	Marks  *Marks
 	// Save stores Marks and Track durably. Called before each step that must not be done twice.
 	Save func() error
+	// Lost names a build of this key that nothing can be booted from any more; empty: none. It counts as not there.
+	Lost string
 }
 
 // Spec reads a Recipe's Environment.
@@ -196,12 +198,17 @@ func SnapshotName(key, assignment string) string {
 
 // Find looks for the newest build of a key.
 func (b *Builder) Find(ctx context.Context, key string) (Base, bool, error) {
+	return b.findBut(ctx, key, "")
+}
+
+// findBut is Find that passes over the build named lost.
+func (b *Builder) findBut(ctx context.Context, key, lost string) (Base, bool, error) {
 	all, err := b.All(ctx)
 	if err != nil {
 		return Base{}, false, err
 	}
 	for _, base := range all {
-		if base.Meta.Key == key {
+		if base.Meta.Key == key && base.Name != lost {
 			return base, true, nil
 		}
 	}

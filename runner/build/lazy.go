@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/claude-hub/claude-hub/runner/redact"
@@ -60,7 +61,7 @@ func (b *Builder) Ensure(ctx context.Context, j *Job) (Base, error) {
 		return Base{}, errors.Join(j.Save(), &Failed{*f})
 	}
 	for {
-		base, found, err := b.Find(ctx, key)
+		base, found, err := b.findBut(ctx, key, j.Lost)
 		if err != nil {
 			return Base{}, err
 		}
@@ -118,7 +119,7 @@ func (b *Builder) takeOff(ctx context.Context, j *Job, key string) *flight {
 	f.log.Tee(f.spread)
 	f.track = NewTrack(j.Track.Phases(), j.Track.Notes(), f.mirror)
 	marks := *j.Marks
-	own := &Job{ID: j.ID, Recipe: j.Recipe, Values: j.Values, Log: f.log, Track: f.track, Marks: &marks, Save: func() error {
+	own := &Job{ID: j.ID, Recipe: j.Recipe, Values: j.Values, Lost: j.Lost, Log: f.log, Track: f.track, Marks: &marks, Save: func() error {
 		f.mu.Lock()
 		defer f.mu.Unlock() // so that nothing is written to the Marks of one who has left
 		if f.first == nil {
@@ -184,7 +185,11 @@ func (b *Builder) lead(ctx context.Context, f *flight, j *Job, key string) {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.BuildTimeout, ErrDeadline)
 	defer cancel()
 	box := boxOf(key)
-	f.base, f.err = b.make(ctx, j, box, SnapshotName(key, j.ID))
+	name := SnapshotName(key, j.ID)
+	if strings.HasPrefix(j.Lost, name) { // its own, which has the name still
+		name = j.Lost + "x"
+	}
+	f.base, f.err = b.make(ctx, j, box, name)
 	if f.err == nil || errors.Is(f.err, ErrShutdown) {
 		return
 	}
