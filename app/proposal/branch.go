@@ -219,8 +219,15 @@ func (s *Service) againBranch(ctx context.Context, repo github.RepoID, sha, pres
 		if shown = err == nil; err != nil && !errors.Is(err, store.ErrNotFound) {
 			return fmt.Errorf("read the check run of %s: %w", sha, err)
 		}
-		was, err = readBranch(tx, repo)
-		return err
+		if was, err = readBranch(tx, repo); err != nil || !shown || was.sha == sha {
+			return err
+		}
+		var heads int
+		if err := tx.Row(headsSQL, int64(repo), sha).Scan(&heads); err != nil {
+			return fmt.Errorf("look for pull requests that had %s as head: %w", sha, err)
+		}
+		shown = heads == 0 // else it is of one that was closed or merged, and no merge queue's
+		return nil
 	}); err != nil {
 		return err
 	}

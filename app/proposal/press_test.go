@@ -179,6 +179,27 @@ func TestNoPressIsLost(t *testing.T) {
 	}
 }
 
+// The head of what was merged or closed speaks for nothing any more, and is no merge queue's commit.
+func TestARerunOnTheHeadOfAPullRequestThatIsOverShowsNothingElse(t *testing.T) {
+	r := one(t, proposal.Options{})
+	for name, end := range map[string]func(githubtest.Pull){
+		"merged": func(p githubtest.Pull) { p.Merge(r.ana, "squash") },
+		"closed": func(p githubtest.Pull) { p.Close(r.ana, true) },
+	} {
+		p := r.propose(name, "image: node:22 # "+name+"\n")
+		end(p)
+		r.look(p)
+		before := r.shown(p.SHA(), proposal.CheckName)
+		must(t, r.Rerun(t.Context(), r.id(), github.CheckEvent{SHA: p.SHA(), ExternalID: before[len(before)-1].ExternalID, Body: name}, account(r.eve)))
+		must(t, r.RerunAll(t.Context(), r.id(), github.CheckEvent{SHA: p.SHA(), Body: name + " all"}, account(r.ana)))
+		r.settle()
+		after := r.shown(p.SHA(), proposal.CheckName)
+		if len(after) != len(before) || after[len(after)-1].Summary != before[len(before)-1].Summary {
+			t.Errorf("%s: it says now\n%s", name, after[len(after)-1].Summary)
+		}
+	}
+}
+
 func TestAPullRequestThatIsClosedEndsItsTestBuild(t *testing.T) {
 	each(t, func(t *testing.T, r *rig) {
 		p := r.propose("env", "image: node:22\n")

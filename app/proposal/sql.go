@@ -6,6 +6,7 @@ const (
 	selectSQL  = `SELECT ` + columns + ` FROM proposals WHERE repo_id = $1 `
 	oneSQL     = selectSQL + `AND number = $2`
 	atSQL      = selectSQL + `AND ((state = 'open' AND head_sha = $2) OR (state = 'merged' AND merged_sha = $2)) ORDER BY number`
+	headsSQL   = `SELECT COUNT(*) FROM proposals WHERE repo_id = $1 AND head_sha = $2`
 	openSQL    = selectSQL + `AND state = 'open' ORDER BY number`
 	draftsSQL  = selectSQL + `AND ((state = 'open' AND file IN ('valid', 'invalid', 'deleted')) OR (state = 'merged' AND done = 'needs')) ORDER BY number DESC LIMIT $2`
 	changedSQL = selectSQL + `AND (state = 'open' OR (state = 'merged' AND done = 'needs')) AND file IN ('valid', 'invalid') ORDER BY number`
