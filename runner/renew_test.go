@@ -37,6 +37,15 @@ func (w *world) breaks(key string) (mended func()) {
 	}
 }
 
+// cantBuild has every build from now on fail before its Sandbox is up.
+func (w *world) cantBuild() {
+	w.t.Helper()
+	disks := filepath.Join(Folder(w.data), "build", "disks")
+	if err := errors.Join(os.RemoveAll(disks), os.WriteFile(disks, nil, 0o600)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // asleepWithAProgram is a Session on version 1 that sleeps, with a program in its root filesystem.
 func (w *world) asleepWithAProgram(spec envspec.Spec) (id, key string) {
 	w.t.Helper()
@@ -69,8 +78,9 @@ func TestAFailedWakeLeavesTheRootFilesystemAsItWas(t *testing.T) {
 		t.Fatalf("%s: %+v", state, d.Failure)
 	}
 	mended := w.breaks(d.BuildKey)
+	w.cantBuild()
 	w.moves(id, two, 2)
-	if d := sessionDetail(t, w.untilState(id, wire.StateFailed)); d.Failure.Phase != wire.PhaseBoot || d.Version != 1 {
+	if d := sessionDetail(t, w.untilState(id, wire.StateFailed)); d.Failure == nil || d.Version != 1 {
 		t.Errorf("the wake that failed: %+v, %+v", d, d.Failure)
 	}
 	w.moves(id, one, 1)
@@ -113,10 +123,7 @@ func TestALostBuildThatCantBeMadeAnewTakesNoRootFilesystemWithIt(t *testing.T) {
 	w.start()
 	id, key := w.asleepWithAProgram(envspec.Spec{Image: w.image("app:v1", asCoder), Bootstrap: "echo 1 >/version"})
 	mended := w.breaks(key)
-	disks := filepath.Join(Folder(w.data), "build", "disks")
-	if err := errors.Join(os.RemoveAll(disks), os.WriteFile(disks, nil, 0o600)); err != nil { // so that nothing can be built
-		t.Fatal(err)
-	}
+	w.cantBuild()
 	w.change(id, fleet.Run)
 	w.untilState(id, wire.StateFailed)
 	mended()
