@@ -1,10 +1,12 @@
 package runner
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -47,8 +49,9 @@ type world struct {
 	data     string
 	cfg      Config
 	registry string
-	down     atomic.Bool  // the Hub doesn't answer
-	asked    atomic.Int32 // how often the Runner has asked for values
+	down     atomic.Bool            // the Hub doesn't answer
+	asked    atomic.Int32           // how often the Runner has asked for values
+	unheard  atomic.Pointer[string] // the assignment whose reports don't come through
 
 	hides   redact.Group // in the own log of the Runner
 	runner  *Runner      // in this process
@@ -115,6 +118,14 @@ func newWorld(t *testing.T, tokens ...fleet.Tokens) *world {
 		if w.down.Load() {
 			http.Error(rw, "down", http.StatusBadGateway)
 			return
+		}
+		if id := w.unheard.Load(); id != nil && strings.HasSuffix(r.URL.Path, "/Report") {
+			body, err := io.ReadAll(r.Body)
+			if err != nil || bytes.Contains(body, []byte(*id)) {
+				http.Error(rw, "lost", http.StatusBadGateway)
+				return
+			}
+			r.Body = io.NopCloser(bytes.NewReader(body))
 		}
 		if strings.HasSuffix(r.URL.Path, "/Values") {
 			w.asked.Add(1)

@@ -220,9 +220,21 @@ func (w *worker) endRun(ctx context.Context, rec record, exit wire.ChannelExit) 
 	return w.finishRun(ctx, rec)
 }
 
-// finishRun reports the end. It may be repeated.
+// finishRun reports the end, after the Hub knows of its Session what was so when the run began: that it is up, if it was woken for it. It may be
+// repeated.
 func (w *worker) finishRun(ctx context.Context, rec record) error {
 	w.endLog()
+	for w.host != nil {
+		changed := w.r.spool.Changed()
+		if _, sent, ok := w.r.spool.Newest(w.host.id); sent || !ok {
+			break
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 	if err := w.acting(rec.Generation, wire.StateEnded); err != nil {
 		return err
 	}

@@ -171,6 +171,26 @@ func TestARunEndsWithItsSandboxAndNoneBeginsInASessionThatDoesNotComeUp(t *testi
 	failed(w.run("00000000-0000-0000-0000-000000000000", "true"), "not on this Runner any more")
 }
 
+func TestTheEndOfARunIsToldAfterThatItsSessionIsUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	recipe, key := w.version(envspec.Spec{Image: w.image("app:v1", nil)})
+	id := w.session(recipe, key, w.repo())
+	w.untilState(id, wire.StateRunning)
+	w.change(id, fleet.Stop)
+	w.untilState(id, wire.StateAsleep)
+	w.unheard.Store(&id)
+	w.change(id, fleet.Run)
+	run := w.run(id, "echo done")
+	w.wholeLog(run) // it has ended
+	time.AfterFunc(time.Second, func() { w.unheard.Store(nil) })
+	w.untilState(run, wire.StateEnded)
+	if state := w.newest(id).State; state != wire.StateRunning {
+		t.Errorf("a run in it has ended, and the Hub hears that it is %s", state)
+	}
+}
+
 func TestARunIsEndedWhenSomebodyStopsItOrItsTimeIsOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -23,6 +23,9 @@ const (
 	// KeptRuns is how many of a Session's runs that have ended are kept with their logs.
 	KeptRuns = 50
 
+	// runLogGrace is as environment's logGrace: a log may come after the report that a run has ended.
+	runLogGrace = 15 * time.Second
+
 	maxRunArgs  = 4096
 	maxRunBytes = 256 << 10
 	maxRunLimit = 7 * 24 * time.Hour
@@ -283,16 +286,15 @@ func (s *Service) StopRun(ctx context.Context, g access.Grant, id, run string) e
 	})
 }
 
-// RunLog reads what a run printed, from a byte offset on.
+// RunLog reads what a run printed, from a byte offset on. Its end is told when the Runner has brought it, which may be a little after the
+// run's; of a run that has ended for runLogGrace nothing more is waited for.
 func (s *Service) RunLog(ctx context.Context, g access.Grant, id, run string, from int64, max int) (fleet.LogPart, error) {
 	r, err := s.Run(ctx, g, id, run)
 	if err != nil {
 		return fleet.LogPart{}, err
 	}
 	part, err := s.fleet.ReadLog(ctx, r.assignment, from, max)
-	if r.State() == RunEnded && part.End == 0 { // it never printed anything
-		part.Ended = true
-	}
+	part.Ended = part.Ended || r.State() == RunEnded && s.db.Now().Sub(r.EndedAt) >= runLogGrace
 	return part, err
 }
 

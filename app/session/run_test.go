@@ -70,8 +70,6 @@ func TestARunIsWhatItsRunnerSaysAndItsEndIsFinal(t *testing.T) {
 		if run = r.run(run.ID); run.State() != session.RunRunning || run.StartedAt.UnixMilli() != 1000 {
 			t.Fatalf("%+v", run)
 		}
-		_, err := r.Fleet.AppendLog(t.Context(), r.runner.ID, &wire.AppendLogRequest{Id: item.GetId(), Fence: item.GetFence(), Data: []byte("out\n"), End: true})
-		r.must(err)
 		r.finish(item, wire.ChannelExit{Code: 3})
 		if err := r.runner.Report(item, wire.StateEnded, wire.RunDetail{Exit: &wire.ChannelExit{Code: 4}}); err != nil {
 			t.Fatal(err)
@@ -79,16 +77,43 @@ func TestARunIsWhatItsRunnerSaysAndItsEndIsFinal(t *testing.T) {
 		if run = r.run(run.ID); run.State() != session.RunEnded || run.Exit.Code != 3 {
 			t.Fatalf("%+v", run)
 		}
-		part, err := r.Sessions.RunLog(t.Context(), r.ana, r.sn.ID, run.ID, 0, 100)
-		if err != nil || len(part.Chunks) != 1 || string(part.Chunks[0].Data) != "out\n" || !part.Ended {
-			t.Fatalf("its log: %+v, %v", part, err)
-		}
 		r.must(r.Sessions.StopRun(t.Context(), r.ana, r.sn.ID, run.ID)) // of one that has ended: nothing
 		other, err := r.Sessions.Start(t.Context(), r.ana, session.StartInput{})
 		r.must(err)
 		_, err = r.Sessions.Run(t.Context(), r.ana, other.ID, run.ID)
 		wantFault(t, err, fault.NotFound, "no such run")
 	})
+}
+
+func TestTheLogOfARunEndsWhenItsRunnerHasBroughtItOrLongAfterTheRun(t *testing.T) {
+	t.Parallel()
+	r := setup(t, storetest.New(t))
+	ended := func(run session.Run) (string, bool) {
+		t.Helper()
+		part, err := r.Sessions.RunLog(t.Context(), r.ana, r.sn.ID, run.ID, 0, 100)
+		r.must(err)
+		var text []byte
+		for _, c := range part.Chunks {
+			text = append(text, c.Data...)
+		}
+		return string(text), part.Ended
+	}
+	run, item := r.started("true")
+	r.finish(item, wire.ChannelExit{}) // the report came before the log
+	if text, over := ended(run); text != "" || over {
+		t.Fatalf("before its log has come, that is %q, ended %v", text, over)
+	}
+	_, err := r.Fleet.AppendLog(t.Context(), r.runner.ID, &wire.AppendLogRequest{Id: item.GetId(), Fence: item.GetFence(), Data: []byte("out\n"), End: true})
+	r.must(err)
+	if text, over := ended(run); text != "out\n" || !over {
+		t.Fatalf("the log is %q, ended %v", text, over)
+	}
+	run, item = r.started("true")
+	r.finish(item, wire.ChannelExit{})
+	r.clock.Advance(20 * time.Second)
+	if _, over := ended(run); !over {
+		t.Fatal("a log that never comes is waited for")
+	}
 }
 
 func TestARunWakesItsSession(t *testing.T) {
