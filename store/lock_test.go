@@ -162,17 +162,17 @@ func TestTheHubOutlivesItsConnections(t *testing.T) {
 	other := storetest.Open(t, url)
 	write(t, hub, `CREATE TABLE x (id TEXT)`)
 	var pids []int64
-	if err := hub.Read(t.Context(), func(tx *store.Tx) (err error) {
-		// Other tests' connections are theirs: only those that used this schema's tables or wait for its hints count.
-		pids, err = store.All(tx, store.Scan1[int64], `SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()
-			AND application_name = 'claude-hub' AND query LIKE '%' || md5(current_schema()) || '%'`)
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if len(pids) == 0 {
-		t.Fatal("nobody listens for hints")
-	}
+	eventually(t, 10*time.Second, "somebody listens for hints", func() bool { // each does so in its background
+		if err := hub.Read(t.Context(), func(tx *store.Tx) (err error) {
+			// Other tests' connections are theirs: only those that used this schema's tables or wait for its hints count.
+			pids, err = store.All(tx, store.Scan1[int64], `SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()
+				AND application_name = 'claude-hub' AND query LIKE '%' || md5(current_schema()) || '%'`)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return len(pids) > 0
+	})
 	var writer int64
 	if err := hub.Write(t.Context(), func(tx *store.Tx) error {
 		return tx.Row(`SELECT pg_backend_pid()`).Scan(&writer)
