@@ -79,8 +79,11 @@ const composeFile = `services:
 networks: {inner: {}}
 `
 
-// overPort gets a page by a published port, with what the image has.
-const overPort = `bash -c 'exec 3<>/dev/tcp/127.0.0.1/8080 && printf "GET /page HTTP/1.0\r\n\r\n" >&3 && tail -n1 <&3'`
+// overPort gets a page by a published port, with what the image has. A container that is up need not serve yet.
+const overPort = `bash -c 'for n in $(seq 600); do
+	got=$(exec 2>/dev/null 3<>/dev/tcp/127.0.0.1/8080 && printf "GET /page HTTP/1.0\r\n\r\n" >&3 && tail -n1 <&3) && [ -n "$got" ] && break
+	sleep 0.1
+done; echo "$got"'`
 
 func TestDockerRunsInSandboxesAndItsDataOutlivesThem(t *testing.T) {
 	t.Parallel()

@@ -168,7 +168,7 @@ func same(dir int, name string, content []byte, mode uint32) bool {
 // hierarchies that the engine limits (facts/sandbox.md §2.3). Which of them exist is seen at each start, since the
 // engine makes the groups after the agent runs.
 var cgroupFiles = []string{
-	"/sys/fs/cgroup/user/cgroup.procs",
+	"/sys/fs/cgroup/user/programs/cgroup.procs",
 	"/sys/fs/cgroup/memory/user/cgroup.procs",
 	"/sys/fs/cgroup/pids/user/cgroup.procs",
 	"/sys/fs/cgroup/cpu/user/cgroup.procs",

@@ -89,11 +89,11 @@ func TestAnIdleAgentIsSmall(t *testing.T) {
 	}
 }
 
-// cgroup makes a group of the host with children agent and user, and returns its folder.
+// cgroup makes a group of the host with children agent and user, and programs in that, and returns its folder.
 func cgroup(t *testing.T, hierarchy string) string {
 	t.Helper()
 	dir := filepath.Join(hierarchy, fmt.Sprintf("claude-hub-agent-test-%d-%d", os.Getpid(), time.Now().UnixNano()))
-	for _, d := range []string{dir, dir + "/agent", dir + "/user"} {
+	for _, d := range []string{dir, dir + "/agent", dir + "/user", dir + "/user/programs"} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			t.Fatalf("a cgroup for the test can't be made (run as root, with cgroups mounted): %v", err)
 		}
@@ -154,6 +154,9 @@ func TestEveryProcessIsPutInTheUserCgroupBeforeItRuns(t *testing.T) {
 		b := boot(t, image{Binds: map[string]string{dir: inside}})
 		b.join(dir)
 		want := filepath.Base(dir) + "/user\n"
+		if controller == "unified" {
+			want = filepath.Base(dir) + "/user/programs\n"
+		}
 		for _, user := range []string{"", "coder"} {
 			out, _ := b.run(Cmd{Argv: []string{"sh", "-c", "cat /proc/self/cgroup"}, User: user})
 			if !strings.Contains(out, want) {

@@ -16,12 +16,13 @@ import (
 )
 
 // A Sandbox's group holds its limits; all of its files are the host's. Below it is `user`, with everything but PID 1,
-// whose limits leave the agent enough to live (facts/sandbox.md §2.3). PID 1 is in the group itself, or, since version 2
-// has processes in leaves only, in `agent` beside `user`. Of `user` the Sandbox's root owns the folder and the files that
+// whose limits leave the agent enough to live (facts/sandbox.md §2.3). PID 1 is in the group itself and programs in `user`, or, since
+// version 2 has processes in leaves only, in `agent` beside `user`, and in `programs` below it, beside the groups of containers. Of `user` the Sandbox's root owns the folder and the files that
 // move processes and delegate controllers, and not one limit (§2.2).
 const (
 	agentGroup = "agent"
 	userGroup  = "user"
+	leafGroup  = "programs"
 )
 
 // cgroups is where the host's cgroup hierarchies are. In version 2 there is one, named "".
@@ -157,7 +158,8 @@ func (c *cgroups) awaken(id sandbox.ID, pid int) {
 func (c *cgroups) divideV2(id sandbox.ID, pid, idBase int, l sandbox.Limits) error {
 	own := c.dir("", id)
 	user, agent := filepath.Join(own, userGroup), filepath.Join(own, agentGroup)
-	if err := errors.Join(mkdirGroup(user), mkdirGroup(agent)); err != nil {
+	leaf := filepath.Join(user, leafGroup)
+	if err := errors.Join(mkdirGroup(user), mkdirGroup(agent), mkdirGroup(leaf)); err != nil {
 		return err
 	}
 	if err := writeGroup(agent, "cgroup.procs", int64(pid)); err != nil {
@@ -183,8 +185,10 @@ func (c *cgroups) divideV2(id sandbox.ID, pid, idBase int, l sandbox.Limits) err
 			return err
 		}
 	}
-	if err := delegate(user, idBase, "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"); err != nil {
-		return err
+	for _, group := range []string{user, leaf} {
+		if err := delegate(group, idBase, "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"); err != nil {
+			return err
+		}
 	}
 	// Some runtimes give the Sandbox's root more of its own group than it may have.
 	entries, err := os.ReadDir(own)
