@@ -54,6 +54,8 @@ type Config struct {
 	CA string `yaml:"ca"`
 	// LocalRepos allows Repos with file:// URLs, as a Hub in dev mode has them on the same host.
 	LocalRepos bool `yaml:"local_repos"`
+	// CloneDepth is how many commits of each branch a Workspace is cloned with; 0: the whole history.
+	CloneDepth int `yaml:"clone_depth"`
 
 	// Agent is the argv of PID 1 of each Sandbox; its [0] is a static binary. Default: the embedded agent, or this binary, "agent".
 	Agent []string `yaml:"-"`
@@ -140,6 +142,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.SessionDisk <= 0 {
 		c.SessionDisk = d.SessionDisk
+	}
+	if c.CloneDepth < 0 {
+		return c, fmt.Errorf("runner.clone_depth is a number of commits, or 0 for the whole history, not %d", c.CloneDepth)
 	}
 	if c.Runtime != "" {
 		if err := oci.CheckRuntime(c.Runtime); err != nil {

@@ -164,3 +164,10 @@ func TestARuntimeThatBootsNoSandboxIsRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestANegativeDepthOfClonesIsRefused(t *testing.T) {
+	t.Parallel()
+	if _, err := (Config{CloneDepth: -1}).withDefaults(); err == nil || !strings.Contains(err.Error(), "runner.clone_depth is a number of commits, or 0 for the whole history, not -1") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -155,7 +155,7 @@ func (r *Runner) open(dir string) error {
 	r.builder, err = build.New(build.Config{
 		Dir: filepath.Join(dir, "build"), Runner: r.identity.Name, CPU: r.cfg.CPU, Memory: int64(r.cfg.Memory), Pids: r.cfg.Pids,
 		BuildDisk: int64(r.cfg.BuildDisk), SessionDisk: int64(r.cfg.SessionDisk), Env: r.cfg.sandboxEnv(), CloneEnv: r.cfg.cloneEnv(),
-		Binds: binds, ClaudeCode: claude, LocalRepos: r.cfg.LocalRepos, Keep: r.cfg.KeepBuilds, Quiet: r.cfg.Quiet, BuildTimeout: r.cfg.BuildTimeout,
+		Binds: binds, ClaudeCode: claude, LocalRepos: r.cfg.LocalRepos, CloneDepth: r.cfg.CloneDepth, Keep: r.cfg.KeepBuilds, Quiet: r.cfg.Quiet, BuildTimeout: r.cfg.BuildTimeout,
 		Log: r.log,
 	}, r.engine, r.images)
 	if err != nil {

@@ -53,6 +53,8 @@ type Config struct {
 	CloneEnv []string
 	// LocalRepos allows Repos with file:// URLs.
 	LocalRepos bool
+	// CloneDepth is clone.Options.Depth.
+	CloneDepth int
 	// Keep is how many builds of each Environment are kept beside those in use.
 	Keep int
 	// Quiet is how long a script says nothing before the log says that it is still running.

@@ -137,7 +137,7 @@ type CloneJob struct {
 func (b *Builder) Clone(ctx context.Context, log *Log, track *Track, c CloneJob) (clone.Result, error) {
 	o := clone.Options{
 		Folder: c.Folder, URL: c.Repo.CloneURL, Branch: c.Branch, WorkBranch: c.WorkBranch, UID: c.UID, GID: c.GID,
-		Local: b.cfg.LocalRepos, Env: b.cfg.CloneEnv,
+		Local: b.cfg.LocalRepos, Depth: b.cfg.CloneDepth, Env: b.cfg.CloneEnv,
 		Progress: func(text string, percent int) {
 			track.Set(wire.Progress{Text: text, Done: int64(percent), Total: 100})
 		},

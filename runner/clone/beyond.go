@@ -26,6 +26,13 @@ func (g *git) beyond(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	notes := s.notes
+	shallow, err := g.run(ctx, "rev-parse", "--is-shallow-repository")
+	if err != nil {
+		return nil, err
+	}
+	if strings.TrimSpace(shallow) == "true" {
+		notes = append(notes, fmt.Sprintf("history: only the newest %d commits of each branch are here, by the Runner's clone_depth; run git fetch --unshallow in the Session for all", g.o.Depth))
+	}
 	if files := fields(out); len(files) > 0 {
 		notes = append(notes, fmt.Sprintf("Git LFS: these files are pointers, not their contents; run git lfs pull in the Session: %s", names(files)))
 	}

@@ -33,6 +33,8 @@ type Options struct {
 	Branch string
 	// WorkBranch is made from it and checked out; empty: none is made.
 	WorkBranch string
+	// Depth is how many commits of each branch's history are cloned; 0: all. Notes say it where there are more.
+	Depth int
 	// UID and GID are ids on the host: the disk's id base plus those of the image's user.
 	UID, GID int
 	// Credentials are offered to the host of URL only. They are handed over in memory: no argument, no environment,
@@ -197,6 +199,9 @@ func (g *git) clone(ctx context.Context) (Result, error) {
 	args := []string{"clone", "--progress", "--template=" + stageTemplate}
 	if g.o.Branch != "" {
 		args = append(args, "--branch", g.o.Branch)
+	}
+	if g.o.Depth > 0 {
+		args = append(args, "--depth", strconv.Itoa(g.o.Depth), "--no-single-branch")
 	}
 	if _, err := g.run(ctx, append(args, "--", g.remote.url, ".")...); err != nil {
 		return Result{}, err

@@ -140,6 +140,43 @@ func TestCloneOfAnotherBranch(t *testing.T) {
 	}
 }
 
+func TestADepthBringsTheNewestCommitsOfEachBranchAndSaysSo(t *testing.T) {
+	t.Parallel()
+	bare := repo(t, true)
+	work := filepath.Join(filepath.Dir(bare), "work")
+	for i := range 3 {
+		write(t, filepath.Join(work, "README"), fmt.Sprintf("hello %d\n", i), 0o644)
+		hostGit(t, work, "commit", "-q", "-a", "-m", "more")
+	}
+	hostGit(t, work, "push", "-q", bare, "trunk", "trunk:third")
+	for depth, want := range map[int]string{0: "4", 2: "2", 9: "4"} {
+		o := options(t, "file://"+bare)
+		o.Depth = depth
+		res, err := Clone(context.Background(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		git := func(args ...string) string {
+			return hostGit(t, o.Folder, append([]string{"-c", "safe.directory=*"}, args...)...)
+		}
+		for _, branch := range []string{"HEAD", "origin/third"} {
+			if got := git("rev-list", "--count", branch); got != want {
+				t.Errorf("with depth %d %s has %s commits, want %s", depth, branch, got, want)
+			}
+		}
+		said := strings.Contains(strings.Join(res.Notes, "\n"), "only the newest 2 commits of each branch are here")
+		if said != (depth == 2) {
+			t.Errorf("with depth %d the notes are %q", depth, res.Notes)
+		}
+		if depth == 2 {
+			git("fetch", "-q", "--unshallow", bare)
+			if got := git("rev-list", "--count", "HEAD"); got != "4" {
+				t.Errorf("after git fetch --unshallow there are %s commits, want 4", got)
+			}
+		}
+	}
+}
+
 func TestFailuresAreToldInWordsAndLeaveNothing(t *testing.T) {
 	t.Parallel()
 	server := serve(t, repo(t, true), "dev", "right")
