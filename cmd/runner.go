@@ -23,7 +23,8 @@ func runnerCommand() *cobra.Command {
 		Long: `Run a Runner: it connects to the Hub, builds Environments, and runs Sessions in Sandboxes on this host. It needs
 root, and to be registered once: see claude-hub runner register.
 
-When it stops, or is killed, Sandboxes and scripts in them live on; the next start goes on with them.`,
+When it stops, or is killed, Sandboxes and scripts in them live on; the next start goes on with them. When systemd
+takes the host down, Sandboxes are stopped in good order, containers in them with their grace time, and the next start boots them.`,
 		Example: "  claude-hub runner --config config.yml\n  claude-hub runner --data /srv/claude-hub --hub https://hub.example.org",
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := flags.load()

@@ -58,6 +58,8 @@ type world struct {
 	asked    atomic.Int32           // how often the Runner has asked for values
 	unheard  atomic.Pointer[string] // the assignment whose reports don't come through
 
+	hostEnds bool // the host goes down when the Runner does
+
 	hides   redact.Group // in the own log of the Runner
 	runner  *Runner      // in this process
 	stop    func()
@@ -197,6 +199,9 @@ func (w *world) start() {
 	}
 	if r.hides != redact.Process {
 		w.t.Error("a Runner's values are not hidden in the log of its process")
+	}
+	if w.hostEnds {
+		r.hostEnds = func() bool { return true }
 	}
 	r.retry, r.hides = 100*time.Millisecond, &w.hides // the Hub of these tests is in this process too, and hides what it knows
 	ctx, cancel := context.WithCancel(context.Background())

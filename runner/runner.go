@@ -44,6 +44,7 @@ type Runner struct {
 	sessions string
 	retry    time.Duration
 	hides    *redact.Group // what this process's own log hides
+	hostEnds func() bool
 
 	lock    *os.File
 	engine  *oci.Engine
@@ -86,7 +87,7 @@ func New(data string, identity hubclient.Identity, cfg Config, version string, l
 		return nil, err
 	}
 	dir := Folder(data)
-	r := &Runner{cfg: cfg, data: data, identity: identity, version: version, log: log, records: filepath.Join(dir, "assignments"), sessions: filepath.Join(dir, "sessions"), retry: 2 * time.Second, hides: redact.Process,
+	r := &Runner{cfg: cfg, data: data, identity: identity, version: version, log: log, records: filepath.Join(dir, "assignments"), sessions: filepath.Join(dir, "sessions"), retry: 2 * time.Second, hides: redact.Process, hostEnds: hostEnds,
 		workers: map[string]*worker{}, prune: make(chan struct{}, 1)}
 	r.ctx, r.stop = context.WithCancelCause(context.Background())
 	for _, d := range []string{dir, r.records, r.sessions, filepath.Join(dir, "engine")} {
@@ -219,7 +220,7 @@ func (r *Runner) engineConfig(dir string) (oci.Config, error) {
 	return c, nil
 }
 
-// Run works until ctx ends. Sandboxes, and scripts in them, go on without it.
+// Run works until ctx ends. Sandboxes, and scripts in them, go on without it, unless the host goes down.
 func (r *Runner) Run(ctx context.Context) error {
 	defer r.stop(build.ErrShutdown)
 	defer context.AfterFunc(ctx, func() { r.stop(build.ErrShutdown) })()
@@ -241,6 +242,9 @@ func (r *Runner) Run(ctx context.Context) error {
 	err := r.client.Run(ctx, r, r.take)
 	r.stop(build.ErrShutdown)
 	r.wg.Wait()
+	if r.hostEnds() {
+		r.rest()
+	}
 	if errors.Is(err, build.ErrShutdown) {
 		return nil
 	}
