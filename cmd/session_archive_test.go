@@ -119,7 +119,7 @@ func TestArchivingSaysWhatWillBeGoneAndAsks(t *testing.T) {
 	if got := h.ok("", "session", "ls", "--archived"); !strings.Contains(got.out, id) {
 		t.Errorf("ls --archived: %+v", got)
 	}
-	h.refused(exitFailed, "This Session is archived and can't be woken.", "", "session", "wake", id)
+	h.refused(exitFailed, "This Session is archived. Restore it first.", "", "session", "wake", id)
 	h.ok("", "session", "archive", id) // again: nothing to ask about
 	h.ok("", "session", "restore", id)
 	if s := h.state(id); s != session.Asleep {

@@ -55,7 +55,7 @@ func TestAnArchivedSessionIsTakenByRestoreAndDeleteOnly(t *testing.T) {
 		if sn := r.want(session.Archived); !sn.Freed || r.runner.Item().GetGeneration() != before {
 			t.Fatalf("%+v", sn)
 		}
-		wantFault(t, r.Sessions.Wake(t.Context(), r.ana, r.sn.ID), fault.Refused, "This Session is archived and can't be woken.")
+		wantFault(t, r.Sessions.Wake(t.Context(), r.ana, r.sn.ID), fault.Refused, "This Session is archived. Restore it first.")
 		wantFault(t, r.Sessions.Sleep(t.Context(), r.ana, r.sn.ID), fault.Refused, "This Session is archived and can't be put to sleep.")
 		wantFault(t, r.restart(), fault.Refused, "This Session is archived and can't be restarted.")
 		wantFault(t, r.Sessions.Retry(t.Context(), r.ana, r.sn.ID), fault.Refused, "this one is archived")

@@ -212,6 +212,8 @@ func (s *Service) Wake(ctx context.Context, g access.Grant, id string) error {
 				return false, nil
 			}
 			return true, s.boot(tx, g, sn, Waking)
+		case Archived:
+			return false, fault.New(fault.Refused, "This Session is archived. Restore it first.")
 		}
 		return false, fault.New(fault.Refused, "This Session is %s and can't be woken.", sn.State)
 	})
