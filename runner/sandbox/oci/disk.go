@@ -132,7 +132,8 @@ func (e *Engine) mountDisk(ctx context.Context, d sandbox.Disk) (sandbox.Mounted
 			return sandbox.Mounted{}, err
 		}
 		e.cfg.Log.Warn().Err(err).Str("disk", d.Path).Msg("A disk didn't mount and is repaired.")
-		if out, rerr := runTool(ctx, "e2fsck", "-f", "-y", image); rerr != nil && exitCode(rerr) > 2 {
+		// Who waits may give up; a repair that is cut off half way may leave less than it found.
+		if out, rerr := runTool(context.WithoutCancel(ctx), "e2fsck", "-f", "-y", image); rerr != nil && exitCode(rerr) > 2 {
 			return sandbox.Mounted{}, sandbox.Errorf(sandbox.ErrDiskDamaged, "the disk %s is damaged and e2fsck can't repair it: %v: %s", d.Path, err, out)
 		}
 		if err := mountImage(image, dir, false); errors.Is(err, errNotMountable) {
