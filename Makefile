@@ -6,7 +6,6 @@ DATA      ?= /var/lib/claude-hub/dev
 VERSION   := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 BINARY    := bin/claude-hub
 RUNSC     := bin/runsc
-GOTESTSUM := gotest.tools/gotestsum@v1.12.3
 STATIC    := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
 .PHONY: help run build test lint e2e kill test-runsc test-vm storm canary bench generate assets deps-run deps-test deps-bench
@@ -21,15 +20,11 @@ build: ## build the one static binary
 	@go build -trimpath -ldflags "-s -w" -o runner/agent/embedded/claude-hub-agent ./runner/agent/claude-hub-agent
 	@go build -tags embed_agent -ldflags "-X github.com/claude-hub/claude-hub/cmd.version=$(VERSION)" -o $(BINARY) .
 
-# How often a test that failed is tried again; what then passes is named, since it may be a race that nobody has found yet.
+# How often a package that failed is tested again (scripts/test).
 RETRY  ?= 0
-FLAKED := bin/flaked
 
 test: deps-test lint build ## all tests, a short e2e and a short kill test included (ten minutes on two cores, twenty the first time)
-	@rm -f $(FLAKED)
-	@CLAUDE_HUB_BINARY=$(abspath $(BINARY)) go run $(GOTESTSUM) --format pkgname-and-test-fails --packages ./... \
-		--rerun-fails=$(RETRY) --rerun-fails-max-failures 5 --rerun-fails-report $(FLAKED) -- -timeout 25m -p 2
-	@if [ -s $(FLAKED) ]; then echo "tried more than once:"; cat $(FLAKED); fi
+	@CLAUDE_HUB_BINARY=$(abspath $(BINARY)) scripts/test $(RETRY)
 
 test-runsc: deps-test ## the tests of Sandboxes with gVisor as their kernel, in place of the short set that make test has (TESTS=pattern)
 	@go test -c -o bin/oci.test ./runner/sandbox/oci
