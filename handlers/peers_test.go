@@ -121,6 +121,22 @@ func TestACallIsPassedOnOnce(t *testing.T) {
 	ana.want(input(), http.StatusOK, `{"in":1}`)
 }
 
+func TestATerminalWhoseRunnerHasNoHomeYetIsTriedAgainAndNotSaidToBeGone(t *testing.T) {
+	t.Parallel()
+	p := newPeers(t)
+	p.other.beats() // another is the Runner's home
+	p.home.Fleet.Stop()
+	ana := p.other.as("ana")
+	input := func() page {
+		return ana.do(ana.request(http.MethodPost, p.home.path+"/input?viewer=cccccccc&offset=0", strings.NewReader("x")))
+	}
+	ana.want(input(), http.StatusServiceUnavailable, "Another Hub serves this Session now. Try again.")
+	if peer, err := p.other.Fleet.Settle(t.Context(), p.home.r.ID, ""); err != nil || peer != "" {
+		t.Fatalf("%q, %v", peer, err)
+	}
+	ana.want(input(), http.StatusOK, `{"in":1}`)
+}
+
 func TestARunnersCallsAreAnsweredByItsHomeAndByAnotherOnceThatIsGone(t *testing.T) {
 	t.Parallel()
 	p := newPeers(t)

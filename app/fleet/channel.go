@@ -37,6 +37,7 @@ type channels struct {
 	wake map[string]chan struct{} // of each Runner's waiting Sync
 	// elsewhere are the Runners that another Hub is the home of.
 	elsewhere map[string]bool
+	settled   int // how often this Hub became the home of one
 }
 
 // channel carries bytes by offset, so that both sides may repeat and reconnect.
@@ -135,10 +136,15 @@ func (c *channels) wakeRunner(runner string) {
 	}
 }
 
-// of lists the channels a Runner should serve, oldest first.
-func (c *channels) of(runner string) []*wire.Channel {
+// of lists the channels a Runner should serve, oldest first, its terminals among them. ErrMoved: this Hub is not its home, or not
+// yet, and a list of what it has would end all that the Runner serves.
+func (c *channels) of(runner string, terminals []terminalRow) ([]*wire.Channel, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.elsewhere[runner] {
+		return nil, ErrMoved
+	}
+	c.adopt(terminals, false)
 	var list []*wire.Channel
 	for _, ch := range c.byID {
 		if ch.runner == runner && !ch.ended && ch.gone == "" {
@@ -146,7 +152,7 @@ func (c *channels) of(runner string) []*wire.Channel {
 		}
 	}
 	slices.SortFunc(list, func(a, b *wire.Channel) int { return strings.Compare(a.GetId(), b.GetId()) })
-	return list
+	return list, nil
 }
 
 // closeOf closes the channels into an assignment, those under fences below fence only unless that is 0.
@@ -440,17 +446,24 @@ func (f *Fleet) Exchange(ctx context.Context, runner string, q *wire.ExchangeReq
 // holds refuses with ErrNoChannel what this Runner doesn't serve, always after the same statements. A Hub that was restarted hears
 // of a terminal here, or from the Runner's next Sync: whichever comes first.
 func (f *Fleet) holds(ctx context.Context, runner string, q *wire.ExchangeRequest) error {
-	known := func() bool {
+	known := func() (known, elsewhere bool) {
 		f.channels.mu.Lock()
 		defer f.channels.mu.Unlock()
 		ch := f.channels.byID[q.GetChannel()]
-		return ch != nil && ch.runner == runner && ch.assignment == q.GetAssignment()
+		return ch != nil && ch.runner == runner && ch.assignment == q.GetAssignment(), f.channels.elsewhere[runner]
 	}
-	if known() {
+	if known, _ := known(); known {
 		return nil
 	}
-	if _, _, err := f.TerminalOf(ctx, q.GetChannel()); err != nil || known() {
+	assignment, t, err := f.TerminalOf(ctx, q.GetChannel())
+	if err != nil {
 		return err
+	}
+	switch known, elsewhere := known(); {
+	case known:
+		return nil
+	case elsewhere && assignment == q.GetAssignment() && t.Ended.IsZero():
+		return ErrMoved
 	}
 	return ErrNoChannel
 }

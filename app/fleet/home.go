@@ -20,8 +20,8 @@ const (
 	hubForgotten = time.Hour
 )
 
-// errMoved ends what waits at a Hub for a channel that another Hub has by now.
-var errMoved = fault.New(fault.Unavailable, "Another Hub serves this Session now. Try again.")
+// ErrMoved is for calls about a channel that another Hub has, or is about to have: whoever tries again finds it.
+var ErrMoved = fault.New(fault.Unavailable, "Another Hub serves this Session now. Try again.")
 
 // Home is the peer_url of the Hub that has a Runner's channels; "": this Hub, or any.
 func (f *Fleet) Home(ctx context.Context, runner string) (peer string, err error) {
@@ -93,6 +93,7 @@ func (f *Fleet) beat(ctx context.Context) error {
 		return err
 	}
 	var others []string
+	asOf := f.channels.settles()
 	err = f.db.Read(ctx, func(tx *store.Tx) (err error) {
 		others, err = store.All(tx, store.Scan1[string], servedElsewhereSQL, f.id)
 		return err
@@ -100,7 +101,7 @@ func (f *Fleet) beat(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read which Runners other Hubs serve: %w", err)
 	}
-	f.channels.yield(others)
+	f.channels.yield(others, asOf)
 	return nil
 }
 
@@ -115,10 +116,21 @@ func (f *Fleet) withdraw(ctx context.Context) error {
 	})
 }
 
-// yield gives up the channels of Runners that other Hubs serve: what this one has of them is old.
-func (c *channels) yield(runners []string) {
+// settles counts the times that this Hub became the home of a Runner.
+func (c *channels) settles() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.settled
+}
+
+// yield gives up the channels of Runners that other Hubs serve: what this one has of them is old. Nothing is given up if this Hub
+// has become the home of one since asOf: runners may have been read before that.
+func (c *channels) yield(runners []string, asOf int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.settled != asOf {
+		return
+	}
 	clear(c.elsewhere)
 	for _, r := range runners {
 		c.elsewhere[r] = true
@@ -130,11 +142,16 @@ func (c *channels) yield(runners []string) {
 	}
 }
 
-// settle has this Hub serve a Runner, with nothing of what it had of it at an earlier time.
+// settle has this Hub serve a Runner, with nothing of what it had of it at an earlier time: what it has since it gave that up is what
+// was opened here while the Runner had no home.
 func (c *channels) settle(runner string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.elsewhere, runner)
+	c.settled++
+	if c.elsewhere[runner] {
+		delete(c.elsewhere, runner)
+		return
+	}
 	for id, ch := range c.byID {
 		if ch.runner == runner {
 			c.drop(id, ch)
@@ -153,7 +170,7 @@ func (c *channels) drop(id string, ch *channel) {
 // absent is why a channel isn't here. had is what the caller found under its id before, if anything. Called with mu held.
 func (c *channels) absent(had *channel) error {
 	if had != nil && had.moved {
-		return errMoved
+		return ErrMoved
 	}
 	return ErrNoChannel
 }

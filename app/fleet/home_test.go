@@ -184,3 +184,55 @@ func TestWhatWaitsAtAHubThatLostARunnerTriesAgainElsewhere(t *testing.T) {
 		t.Errorf("the first Hub shows %q, %v", v.Data, err)
 	}
 }
+
+// The list of a Hub that isn't a Runner's home yet, or no longer, would end every shell that the Runner serves.
+func TestAHubThatIsNotARunnersHomeEndsNothingOfIt(t *testing.T) {
+	t.Parallel()
+	storetest.Each(t, func(t *testing.T, db *store.DB) {
+		a, b, held := twoHomes(t, db)
+		term, err := a.OpenTerminal(t.Context(), held.ID, "ana", wire.ChannelSpec{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := &wire.ExchangeRequest{Channel: term.ID, Assignment: held.ID, Fence: held.Fence}
+		if err := b.RunOnce(t.Context()); err != nil { // learns that another is its home
+			t.Fatal(err)
+		}
+		a.Stop()
+		asks(t, b, held.Runner, "")
+		if res, err := b.Sync(t.Context(), held.Runner, &wire.SyncRequest{}); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("the Runner's list is %v, %v; want it to try again", res, err)
+		}
+		if res, err := b.Exchange(t.Context(), held.Runner, q); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("the Runner is told of its terminal %v, %v; want it to try again", res, err)
+		}
+		command, err := b.OpenChannel(t.Context(), held.ID, wire.ChannelSpec{Argv: []string{"true"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		settles(t, b, held.Runner, "", "")
+		res, err := b.Sync(t.Context(), held.Runner, &wire.SyncRequest{})
+		if err != nil || len(res.GetChannels()) != 2 || res.GetChannels()[0].GetId() != term.ID || res.GetChannels()[1].GetId() != command {
+			t.Errorf("its home lists %v, %v; want the terminal, and the command that was begun meanwhile", res.GetChannels(), err)
+		}
+		if res, err := b.Exchange(t.Context(), held.Runner, q); err != nil || res.GetGone() {
+			t.Errorf("its home says of the terminal: %v, %v", res, err)
+		}
+	})
+}
+
+func TestAHubThatBecameARunnersHomeWhileItReadOtherwiseIsIt(t *testing.T) {
+	t.Parallel()
+	_, b, held := twoHomes(t, storetest.New(t))
+	asOf := b.channels.settles()
+	settles(t, b, held.Runner, peerA, "")
+	b.channels.yield([]string{held.Runner}, asOf)
+	if _, err := b.Sync(t.Context(), held.Runner, &wire.SyncRequest{}); err != nil {
+		t.Errorf("the Runner is told %v", err)
+	}
+	b.channels.yield([]string{held.Runner}, b.channels.settles())
+	if _, err := b.Sync(t.Context(), held.Runner, &wire.SyncRequest{}); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("a Hub that is no longer its home answers %v", err)
+	}
+}

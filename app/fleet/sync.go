@@ -27,7 +27,7 @@ func (f *Fleet) Sync(ctx context.Context, runner string, q *wire.SyncRequest) (*
 	defer timer.Stop()
 	for first := true; ; first = false {
 		changed, channelsChanged := f.db.Changed(runnerTopic(runner)), f.channels.changed(runner)
-		rows, err := f.held(ctx, runner)
+		rows, terminals, err := f.held(ctx, runner)
 		if err != nil {
 			return nil, err
 		}
@@ -37,7 +37,10 @@ func (f *Fleet) Sync(ctx context.Context, runner string, q *wire.SyncRequest) (*
 			}
 			f.noteIdle(rows, q.GetHeld())
 		}
-		res := f.list(runner, rows)
+		res, err := f.list(runner, rows, terminals)
+		if err != nil {
+			return nil, err
+		}
 		if res.GetRevision() != q.GetRevision() {
 			return res, nil
 		}
@@ -57,8 +60,7 @@ func (f *Fleet) Sync(ctx context.Context, runner string, q *wire.SyncRequest) (*
 }
 
 // held reads what runner should hold.
-func (f *Fleet) held(ctx context.Context, runner string) (rows []row, err error) {
-	var terminals []terminalRow
+func (f *Fleet) held(ctx context.Context, runner string) (rows []row, terminals []terminalRow, err error) {
 	err = f.db.Read(ctx, func(tx *store.Tx) error {
 		r, err := scanRunner(tx.Row(runnerByID, runner).Scan)
 		switch {
@@ -78,10 +80,7 @@ func (f *Fleet) held(ctx context.Context, runner string) (rows []row, err error)
 		}
 		return nil
 	})
-	if err == nil {
-		f.channels.adopt(terminals, false)
-	}
-	return rows, err
+	return rows, terminals, err
 }
 
 // welcome takes back the loss of everything a Runner that is here again holds, and writes its contact when the
@@ -160,8 +159,12 @@ func (f *Fleet) noteIdle(rows []row, held []*wire.Held) {
 	}
 }
 
-func (f *Fleet) list(runner string, rows []row) *wire.SyncResponse {
-	res := &wire.SyncResponse{LeaseMs: f.o.Lease.Milliseconds(), Channels: f.channels.of(runner)}
+func (f *Fleet) list(runner string, rows []row, terminals []terminalRow) (*wire.SyncResponse, error) {
+	channels, err := f.channels.of(runner, terminals)
+	if err != nil {
+		return nil, err
+	}
+	res := &wire.SyncResponse{LeaseMs: f.o.Lease.Milliseconds(), Channels: channels}
 	digest := sha256.New()
 	for _, r := range rows {
 		item := &wire.Item{
@@ -177,7 +180,7 @@ func (f *Fleet) list(runner string, rows []row) *wire.SyncResponse {
 		mix(digest, c.GetId(), c.GetAssignment())
 	}
 	res.Revision = base64.RawURLEncoding.EncodeToString(digest.Sum(nil)[:18])
-	return res
+	return res, nil
 }
 
 func mix(h hash.Hash, parts ...string) {

@@ -85,7 +85,7 @@ func (f *Fleet) OpenTerminal(ctx context.Context, assignment, who string, spec w
 	if err != nil {
 		return Terminal{}, err
 	}
-	f.channels.adopt([]terminalRow{row}, true)
+	f.channels.opened(row, true)
 	return t, nil
 }
 
@@ -176,12 +176,20 @@ func endTerminals(tx *store.Tx, assignment string, fence int64) error {
 	return nil
 }
 
-// adopt has the channels of terminals that run, also of those that an earlier process of the Hub, or another Hub, opened.
-func (c *channels) adopt(rows []terminalRow, fresh bool) {
+// opened has the channel of a terminal that runs, unless another Hub is the home of its Runner.
+func (c *channels) opened(row terminalRow, fresh bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !c.elsewhere[row.runner] {
+		c.adopt([]terminalRow{row}, fresh)
+	}
+}
+
+// adopt has the channels of terminals that run, also of those that an earlier process of the Hub, or another Hub, opened. Called
+// with mu held.
+func (c *channels) adopt(rows []terminalRow, fresh bool) {
 	for _, r := range rows {
-		if c.byID[r.id] != nil || c.elsewhere[r.runner] {
+		if c.byID[r.id] != nil {
 			continue
 		}
 		c.byID[r.id] = &channel{
@@ -424,7 +432,7 @@ func (f *Fleet) TerminalOf(ctx context.Context, id string) (assignment string, t
 		}
 		row, err := scanTerminalRow(tx.Row(terminalRowSQL, t.ID).Scan)
 		if err == nil {
-			f.channels.adopt([]terminalRow{row}, false)
+			f.channels.opened(row, false)
 		}
 		return err
 	})

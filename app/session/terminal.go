@@ -80,30 +80,36 @@ func (s *Service) LookAt(ctx context.Context, terminal string, q fleet.Look) (fl
 	v, err := s.fleet.LookAt(ctx, terminal, q)
 	if errors.Is(err, fleet.ErrNoChannel) { // ended a while ago, or this Hub has not heard of it yet
 		_, t, rerr := s.fleet.TerminalOf(ctx, terminal)
-		switch {
-		case rerr != nil:
-			return v, absent(rerr)
-		case !t.Ended.IsZero():
+		if rerr == nil && !t.Ended.IsZero() {
 			return fleet.View{Offset: max(q.From, 0), Picked: true, Ended: true, Exit: t.Exit}, nil
 		}
 		v, err = s.fleet.LookAt(ctx, terminal, q)
 	}
-	return v, absent(err)
+	return v, s.absent(ctx, terminal, err)
 }
 
 // Type gives a terminal that Terminal found input.
 func (s *Service) Type(ctx context.Context, terminal, viewer string, offset int64, b []byte, wait time.Duration) (next int64, err error) {
 	next, err = s.fleet.Type(ctx, terminal, viewer, offset, b, wait)
-	return next, absent(err)
+	return next, s.absent(ctx, terminal, err)
 }
 
 // Resize gives a terminal that Terminal found another size.
-func (s *Service) Resize(terminal, viewer string, rows, cols uint16) error {
-	return absent(s.fleet.ResizeTerminal(terminal, viewer, rows, cols))
+func (s *Service) Resize(ctx context.Context, terminal, viewer string, rows, cols uint16) error {
+	return s.absent(ctx, terminal, s.fleet.ResizeTerminal(terminal, viewer, rows, cols))
 }
 
-func absent(err error) error {
-	if errors.Is(err, fleet.ErrNoChannel) {
+// absent is err for who asked for a terminal that this Hub doesn't have: one that runs is another Hub's, or will be this one's
+// once its Runner has come.
+func (s *Service) absent(ctx context.Context, terminal string, err error) error {
+	if !errors.Is(err, fleet.ErrNoChannel) {
+		return err
+	}
+	_, t, err := s.fleet.TerminalOf(ctx, terminal)
+	switch {
+	case err == nil && t.Ended.IsZero():
+		return fleet.ErrMoved
+	case err == nil || errors.Is(err, fleet.ErrNoChannel):
 		return errNoTerminal
 	}
 	return err

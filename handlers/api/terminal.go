@@ -94,7 +94,7 @@ func (a *api) lookAtTerminal(w http.ResponseWriter, r *http.Request, g access.Gr
 		look.Wait = 0
 	}
 	if in.Size != nil {
-		if err := a.Sessions.Resize(t.ID, look.Viewer, in.Size.Rows, in.Size.Cols); err != nil {
+		if err := a.Sessions.Resize(ctx, t.ID, look.Viewer, in.Size.Rows, in.Size.Cols); err != nil {
 			return err
 		}
 		look.Wait = 0

@@ -316,7 +316,7 @@ func (s *watching) steer(ctx context.Context, say steering) error {
 		}
 	}
 	if say.Rows > 0 && say.Cols > 0 {
-		return s.w.d.Sessions.Resize(s.terminal, s.viewer, min(say.Rows, 1000), min(say.Cols, 1000))
+		return s.w.d.Sessions.Resize(ctx, s.terminal, s.viewer, min(say.Rows, 1000), min(say.Cols, 1000))
 	}
 	return nil
 }
