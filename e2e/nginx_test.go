@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,12 +31,7 @@ func documented(t *testing.T, hub string) string {
 // behindNginx is a World whose Hub is reached through nginx, with these lines of the Hub's address for its server.
 func behindNginx(t *testing.T, lines func(hub string) string) (s *story, access string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	hub := l.Addr().String()
-	l.Close()
+	hub := world.FreeAddress(t)
 	w := world.Empty(t, world.Options{Hub: map[string]string{"listen": hub}})
 	w.Options.Hub["url"] = w.URL
 	w.WriteConfig()

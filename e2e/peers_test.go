@@ -73,12 +73,7 @@ func newTwoHubs(t *testing.T) *twoHubs {
 	}
 	public := strings.TrimPrefix(w.URL, "http://")
 	for i := range s.procs {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		own := l.Addr().String()
-		l.Close()
+		own := world.FreeAddress(t)
 		b.hubs = append(b.hubs, own)
 		of := strings.Replace(string(text), "listen: "+public, fmt.Sprintf("listen: %s\n  url: %s\n  peer_url: http://%s", own, w.URL, own), 1)
 		of = strings.Replace(of, "/data\n", fmt.Sprintf("/hub%d\n", i), 1)

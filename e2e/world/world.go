@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -135,7 +136,7 @@ func Empty(t testing.TB, o Options) *World {
 	t.Cleanup(w.close)
 	w.Remote = filepath.Join(w.Dir, "rocket.git")
 	w.makeRemote()
-	w.URL = "http://" + freeAddress(t)
+	w.URL = "http://" + FreeAddress(t)
 	w.WriteConfig()
 	return w
 }
@@ -196,15 +197,20 @@ func (w *World) close() {
 
 func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 
-// freeAddress is one that nothing listens on now: a Hub that is started again must come back under it.
-func freeAddress(t testing.TB) string {
+// FreeAddress is one that nothing listens on now: a Hub that is started again must come back under it. Its port is below those that
+// the kernel gives to connections, any of which could take it while the Hub is away.
+func FreeAddress(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for tries := 0; ; tries++ {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(12_000)))
+		if err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
+		if tries == 100 {
+			t.Fatal(err)
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // WriteConfig writes the config file from Options.
