@@ -62,6 +62,7 @@ type world struct {
 
 	hides   redact.Group // in the own log of the Runner
 	runner  *Runner      // in this process
+	runs    bool         // it does
 	stop    func()
 	process *exec.Cmd // or in one of its own
 }
@@ -207,8 +208,9 @@ func (w *world) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	w.runner = r
+	w.runner, w.runs = r, true
 	w.stop = sync.OnceFunc(func() {
+		w.runs = false
 		cancel()
 		select {
 		case err := <-done:
@@ -394,8 +396,9 @@ func (w *world) outcome(id string) (string, wire.TestBuildDetail) {
 	return r.State, testDetail(w.t, r)
 }
 
-// log is all of an assignment's log that the Hub has.
+// log is all of an assignment's log, once the Hub has what a Runner in this process had of it by now.
 func (w *world) log(id string) string {
+	w.logArrives(id)
 	var b strings.Builder
 	for from := int64(0); ; {
 		part, err := w.fleet.ReadLog(context.Background(), id, from, 1<<20)
@@ -423,6 +426,22 @@ func (w *world) wholeLog(id string) string {
 	}
 	w.t.Fatalf("the log of %s never ended:\n%s", id, w.log(id))
 	return ""
+}
+
+// logArrives waits, unless the Hub can't be reached: what a test misses in the log is then not only late.
+func (w *world) logArrives(id string) {
+	if !w.runs {
+		return
+	}
+	for _, st := range w.runner.spool.Streams() {
+		if st.Assignment() != id {
+			continue
+		}
+		end := st.End()
+		for late := time.Now().Add(limit); st.Acked() < end && st.Waiting() && !w.down.Load() && time.Now().Before(late); {
+			time.Sleep(time.Millisecond)
+		}
+	}
 }
 
 func (w *world) untilLog(id, words string) {

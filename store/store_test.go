@@ -543,7 +543,7 @@ func TestAClosedDatabaseAnswersSo(t *testing.T) {
 		for _, ch := range []<-chan struct{}{waiting, db.Changed("x")} {
 			select {
 			case <-ch:
-			case <-time.After(5 * time.Second):
+			case <-time.After(time.Minute):
 				t.Error("a waiter sleeps on after Close")
 			}
 		}
@@ -563,7 +563,7 @@ func TestWaitingForTheWriterCanBeCancelled(t *testing.T) {
 			if !errors.Is(err, context.Canceled) {
 				t.Errorf("got %v, want context.Canceled", err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("it waits on for the writer")
 		}
 		return nil

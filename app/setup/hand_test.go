@@ -313,7 +313,7 @@ func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.After(20 * time.Second); !is(); {
+	for deadline := time.After(time.Minute); !is(); {
 		select {
 		case <-deadline:
 			t.Fatalf("it never became true that %s", what)

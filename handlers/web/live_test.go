@@ -60,7 +60,7 @@ func streamed(t *testing.T, l live) <-chan string {
 
 func wantLine(t *testing.T, lines <-chan string, want string) {
 	t.Helper()
-	timeout := time.After(10 * time.Second)
+	timeout := time.After(time.Minute)
 	for {
 		select {
 		case line, more := <-lines:
@@ -78,7 +78,7 @@ func wantLine(t *testing.T, lines <-chan string, want string) {
 
 func wantEnd(t *testing.T, lines <-chan string) {
 	t.Helper()
-	timeout := time.After(10 * time.Second)
+	timeout := time.After(time.Minute)
 	for {
 		select {
 		case _, more := <-lines:

@@ -314,13 +314,13 @@ func refused(t testing.TB, sb sandbox.Sandbox, line string) {
 	}
 }
 
-// eventually polls until ok, for at most ten seconds.
+// eventually polls until ok, for at most a minute.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not in ten seconds: %s", what)
+			t.Fatalf("not in a minute: %s", what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
