@@ -53,11 +53,20 @@ func TestTheTerminalPageInChromium(t *testing.T) {
 
 	pastes(s, tab, id, 100<<10)
 
-	// Hub and Runner end in good order and are killed: it goes on by itself.
+	// Hub and Runner end in good order and are killed: it goes on by itself, with what is typed before the new Hub has said a word.
+	if err := tab.Eval(`(() => { const Socket = WebSocket; window.WebSocket = class extends Socket { constructor(...of) {
+super(...of);
+this.addEventListener('message', () => {
+const data = new DataTransfer(); data.setData('text/plain', 'echo between-$((1+1))\n');
+document.querySelector('.xterm-helper-textarea').dispatchEvent(new ClipboardEvent('paste', { clipboardData: data, bubbles: true, cancelable: true }));
+}, { once: true }); } }; })()`, nil); err != nil {
+		t.Fatal(err)
+	}
 	s.Hub.Stop()
 	s.Runner.Kill()
 	s.Restart()
 	screen(tab, "first-56")
+	screen(tab, "between-2")
 	tab.Keys("echo again-$((60+7))\r")
 	screen(tab, "again-67")
 	screen(other, "again-67")

@@ -117,6 +117,7 @@ let sent = 0; // of that
 
 function append(bytes) {
   if (ended) return;
+  doubt = '';
   if (!mine) measure();
   const all = new Uint8Array(waiting.length + bytes.length);
   all.set(waiting);
@@ -126,7 +127,8 @@ function append(bytes) {
 }
 
 function push() {
-  while (line?.open && sent < waiting.length && sent < most) {
+  // Not before it has said what it has: a Hub that was restarted knows none of this tab's offsets.
+  while (line?.open && greeted && sent < waiting.length && sent < most) {
     const part = waiting.subarray(sent, Math.min(sent + piece, waiting.length, most));
     if (!line.type(base + sent, part)) return;
     sent += part.length;
@@ -153,13 +155,14 @@ function say(text) {
 }
 
 let greeted = false; // over this connection
+let doubt = ''; // what was said of input that may be, until something is typed
 function state(now) {
   if (!greeted) {
     greeted = true;
     if (now.in < base) { // a Hub that was restarted: what was under way may have arrived, so it is not sent twice
       waiting = waiting.slice(sent);
       base = now.in;
-      if (sent) say('The Hub was restarted while you typed: look whether all of it arrived.');
+      if (sent) doubt = 'The Hub was restarted while you typed: look whether all of it arrived.';
     }
     sent = 0;
     taken(now.in);
@@ -180,7 +183,7 @@ function state(now) {
     term.resize(now.cols, now.rows);
   }
   if (now.ended) finish('This terminal has ' + now.ended + '.');
-  else say(now.up ? '' : 'Waiting for the Runner…');
+  else say(now.up ? doubt : 'Waiting for the Runner…');
 }
 
 function finish(text) {
