@@ -34,7 +34,7 @@ func (c *Client) CloseTerminal(ctx context.Context, repo int64, session, termina
 
 // Attach looks at a terminal, from the oldest of its output that there is, and types in it what comes from stdio.In, until its
 // process has ended, or ctx does: it then runs on. A Hub that is away is waited for, and one that was restarted, and a restart of the
-// Runner, are made up for. What was typed while a Hub was killed may be lost, and is never typed twice.
+// Runner, are made up for. What was on its way in the moment that a Hub was killed is sent again, and may come twice.
 func (c *Client) Attach(ctx context.Context, repo int64, session, terminal string, stdio Stdio) (wire.ChannelExit, error) {
 	life, end := context.WithCancelCause(ctx)
 	defer end(nil)
