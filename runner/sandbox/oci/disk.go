@@ -113,7 +113,8 @@ func (e *Engine) mountDisk(ctx context.Context, d sandbox.Disk) (sandbox.Mounted
 	if mounted {
 		return sandbox.Mounted{}, sandbox.Errorf(sandbox.ErrDiskDamaged, "the disk %s was deleted while it was mounted", d.Path)
 	}
-	if !known || !exists(image) {
+	fresh := !known || !exists(image)
+	if fresh {
 		if rec, err = e.makeDisk(ctx, d, rec); err != nil {
 			return sandbox.Mounted{}, fmt.Errorf("the disk %s can't be made: %w", d.Path, err)
 		}
@@ -140,6 +141,13 @@ func (e *Engine) mountDisk(ctx context.Context, d sandbox.Disk) (sandbox.Mounted
 			return sandbox.Mounted{}, sandbox.Errorf(sandbox.ErrDiskDamaged, "the disk %s is damaged: %v", d.Path, err)
 		} else if err != nil {
 			return sandbox.Mounted{}, err
+		}
+	}
+	if fresh {
+		// mkfs gives the folder for what a repair finds 16 KiB, one block is enough.
+		found := filepath.Join(dir, "lost+found")
+		if err := errors.Join(os.Remove(found), os.Mkdir(found, 0o700)); err != nil {
+			return sandbox.Mounted{}, fmt.Errorf("the disk %s can't be made: %w", d.Path, err)
 		}
 	}
 	return sandbox.Mounted{Folder: dir, IDBase: rec.IDBase}, nil
