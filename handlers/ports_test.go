@@ -386,6 +386,14 @@ func TestAPortSaysWhyItDoesNotAnswer(t *testing.T) {
 	ana.want(ana.goes(p.origin(p.port)+"/garbage"), http.StatusBadGateway, "is not HTTP, or broke off")
 	ana.want(ana.goes(p.origin(p.port)+"/.claude-hub/other"), http.StatusNotFound, "There is no such page.")
 	ana.want(ana.goes("http://"+portsDomain+"/"), http.StatusNotFound, access.ErrNotFound.Message)
+	body, never := io.Pipe()
+	defer never.Close()
+	large, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.origin(p.port)+"/", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	large.ContentLength = 256<<20 + 1
+	ana.want(ana.do(large), http.StatusRequestEntityTooLarge, "At most 256 MiB can be sent to a port at once.")
 	p.server.Close()
 	ana.want(ana.goes(p.origin(p.port)+"/"), http.StatusBadGateway, fmt.Sprintf("Nothing answers at port %d of this Session.", p.port))
 

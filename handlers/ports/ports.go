@@ -31,6 +31,8 @@ const (
 	connIdle = 4 * time.Second
 )
 
+const tooLarge = "At most 256 MiB can be sent to a port at once. Use “claude-hub session cp” or “session port-forward” for more."
+
 // Deps is what ports lead to.
 type Deps struct {
 	Gate     *access.Gate
@@ -101,6 +103,11 @@ func (p *Ports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case sn.State != session.Running:
 		p.refuse(w, r, http.StatusServiceUnavailable, "This Session is "+sn.State+". Load its page again.")
+		return
+	}
+	if r.ContentLength > bodyLimit {
+		w.Header().Set("Connection", "close") // nobody waits for the rest
+		p.refuse(w, r, http.StatusRequestEntityTooLarge, tooLarge)
 		return
 	}
 	if r.Body != nil && r.Body != http.NoBody {
@@ -182,7 +189,7 @@ func (p *Ports) broke(w http.ResponseWriter, r *http.Request, place Place, err e
 	at := "port " + place.String()[len(place.Session)+1:] + " of this Session"
 	switch {
 	case errors.As(err, &large):
-		p.refuse(w, r, http.StatusRequestEntityTooLarge, "At most 256 MiB can be sent to a port at once. Use “claude-hub session cp” or “session port-forward” for more.")
+		p.refuse(w, r, http.StatusRequestEntityTooLarge, tooLarge)
 	case errors.As(err, &f):
 		p.refuse(w, r, request.Status(f.Code), f.Message)
 	case errors.As(err, &refused), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

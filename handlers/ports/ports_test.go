@@ -1,12 +1,16 @@
 package ports
 
 import (
+	"context"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func parsed(t *testing.T, address string) *url.URL {
@@ -123,5 +127,47 @@ func TestCookiesOfHubAndSandboxStayApart(t *testing.T) {
 	contain(down)
 	if got := down["Set-Cookie"]; !slices.Equal(got, []string{"a=1; Path=/", "b=2; Secure", "c=domain; Max-Age=1"}) || down.Get("Clear-Site-Data") != "" {
 		t.Errorf("the browser gets %q, %q", got, down["Clear-Site-Data"])
+	}
+}
+
+// silentPort has a server at its other end that takes whatever comes and never answers.
+func silentPort(t *testing.T) *Ports {
+	t.Helper()
+	ended := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // it may break off
+		<-ended
+	}))
+	t.Cleanup(server.Close)
+	t.Cleanup(func() { close(ended) })
+	p := New(Deps{Hub: parsed(t, "http://hub.example")})
+	p.transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", server.Listener.Addr().String())
+	}
+	return p
+}
+
+func TestAServerThatNeverAnswersIsGivenUp(t *testing.T) {
+	t.Parallel()
+	p := silentPort(t)
+	if p.transport.ResponseHeaderTimeout != 5*time.Minute {
+		t.Errorf("it has %s", p.transport.ResponseHeaderTimeout)
+	}
+	p.transport.ResponseHeaderTimeout = 50 * time.Millisecond
+	w := httptest.NewRecorder()
+	p.pass(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://s-8000.ports.example/", nil), Place{Session: "s", Port: 8000})
+	if w.Code != http.StatusGatewayTimeout || !strings.Contains(w.Body.String(), "The server at port 8000 of this Session took longer than 5 minutes to begin its answer.") {
+		t.Errorf("got %d %s", w.Code, w.Body)
+	}
+}
+
+func TestABodyThatTurnsOutTooLargeIsRefused(t *testing.T) {
+	t.Parallel()
+	w := httptest.NewRecorder()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://s-8000.ports.example/", nil)
+	r.Body, r.ContentLength = http.MaxBytesReader(w, io.NopCloser(strings.NewReader(strings.Repeat("x", 100))), 99), -1
+	silentPort(t).pass(w, r, Place{Session: "s", Port: 8000})
+	if w.Code != http.StatusRequestEntityTooLarge || !strings.Contains(w.Body.String(), tooLarge) {
+		t.Errorf("got %d %s", w.Code, w.Body)
 	}
 }
