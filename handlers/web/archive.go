@@ -67,7 +67,7 @@ func (w *Web) growSession(rw http.ResponseWriter, r *http.Request, g access.Gran
 	}
 	size, err := envspec.ParseSize(strings.TrimSpace(r.PostForm.Get("disk")))
 	if err != nil {
-		return w.showSession(rw, r, g, http.StatusUnprocessableEntity, sentence(err.Error()))
+		return w.showSession(rw, r, g, http.StatusUnprocessableEntity, Form{General: sentence(err.Error())})
 	}
 	return w.changeSession(func(ctx context.Context, g access.Grant, id string) error {
 		return w.d.Sessions.Grow(ctx, g, id, int64(size))

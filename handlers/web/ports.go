@@ -66,7 +66,7 @@ func (w *Web) portOf(r *http.Request) (ports.Place, error) {
 func (w *Web) openPort(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
 	port, ok := ports.ParsePort(r.URL.Query().Get("port"))
 	if !ok || !w.d.Ports.On() {
-		return w.showSession(rw, r, g, http.StatusUnprocessableEntity, "A port is a number from 1 to 65535.")
+		return w.showSession(rw, r, g, http.StatusUnprocessableEntity, Form{General: "A port is a number from 1 to 65535."})
 	}
 	return seeOther(rw, r, ports.Path(g, ports.Place{Session: mux.Vars(r)["session"], Port: port}))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/gorilla/mux"
@@ -29,6 +30,55 @@ func runRows(all []session.Run, path string) []RunRow {
 			How: howEnded(r.EndedAt.IsZero(), r.Exit)})
 	}
 	return rows
+}
+
+// startRun has a shell run what was typed. Other than the API's it wakes no Session: a wake may have something to ask first.
+func (w *Web) startRun(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
+	if err := parseForm(r); err != nil {
+		return err
+	}
+	id := mux.Vars(r)["session"]
+	form := Form{Values: map[string]string{"command": strings.TrimSpace(unix(r.PostForm.Get("command"))), "time_limit": strings.TrimSpace(r.PostForm.Get("time_limit"))}}
+	refuse := func(status int, field, message string) error {
+		if field == "" {
+			form.General = message
+		} else {
+			form.Errors = []FieldError{{field, message}}
+		}
+		return w.showSession(rw, r, g, status, form)
+	}
+	in := session.RunInput{Argv: []string{"sh", "-c", form.Value("command")}}
+	if form.Value("command") == "" {
+		return refuse(http.StatusUnprocessableEntity, "command", "Say what to run.")
+	}
+	if text := form.Value("time_limit"); text != "" {
+		limit, err := time.ParseDuration(text)
+		if err != nil || limit <= 0 {
+			return refuse(http.StatusUnprocessableEntity, "time_limit", "A time limit is a number with a unit, such as 90m or 2h.")
+		}
+		in.Limit = limit
+	}
+	sn, err := w.d.Sessions.Get(r.Context(), g, id)
+	if err != nil {
+		return err
+	}
+	if sn.State != session.Running {
+		return refuse(http.StatusConflict, "", "This Session is "+sn.State+". It runs commands when it is up.")
+	}
+	run, err := w.d.Sessions.StartRun(r.Context(), g, id, in)
+	var f *fault.Error
+	if errors.As(err, &f) && f.Code != fault.NotFound {
+		for of, field := range map[string]string{"argv": "command", "time_limit_ms": "time_limit"} {
+			if message, ok := f.Fields[of]; ok {
+				return refuse(request.Status(f.Code), field, message)
+			}
+		}
+		return refuse(request.Status(f.Code), "", f.Message)
+	}
+	if err != nil {
+		return err
+	}
+	return seeOther(rw, r, sessionPath(g, id)+"/runs/"+run.ID)
 }
 
 type runPage struct {

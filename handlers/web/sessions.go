@@ -164,6 +164,7 @@ type sessionPage struct {
 	Shell       string    // what to type for a shell
 	Terminals   []TerminalRow
 	Runs        []RunRow
+	Form        Form           // for another one
 	Lacking     []LackingValue // of the version it boots from next
 }
 
@@ -234,10 +235,11 @@ func meaning(sn session.Session, runner string) string {
 }
 
 func (w *Web) session(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
-	return w.showSession(rw, r, g, http.StatusOK, "")
+	return w.showSession(rw, r, g, http.StatusOK, Form{})
 }
 
-func (w *Web) showSession(rw http.ResponseWriter, r *http.Request, g access.Grant, status int, alert string) error {
+// showSession has what is wrong with a form of the page: its run's, or in general.
+func (w *Web) showSession(rw http.ResponseWriter, r *http.Request, g access.Grant, status int, form Form) error {
 	sn, err := w.d.Sessions.Get(r.Context(), g, mux.Vars(r)["session"])
 	if err != nil {
 		return err
@@ -256,7 +258,7 @@ func (w *Web) showSession(rw http.ResponseWriter, r *http.Request, g access.Gran
 		Phases: phases(sn.Detail.Phases, w.d.Now()), Progress: sn.Detail.Progress, Failure: failure(sn.Detail.Failure), StartFailed: failure(sn.Detail.StartFailed),
 		Shell: "claude-hub session shell " + sn.ID, Ports: w.d.Ports.On(),
 	}
-	p.Alert = alert
+	p.Alert, p.Form = form.General, form
 	if p.StartFailed != nil {
 		p.StartFailed.Heading = "The start script failed"
 	}
@@ -280,7 +282,7 @@ func (w *Web) showSession(rw http.ResponseWriter, r *http.Request, g access.Gran
 	if sn.Detail.WokeMS > 0 {
 		p.Woke, p.Stages = took(time.Duration(sn.Detail.WokeMS)*time.Millisecond), wire.StagesText(sn.Detail.Stages)
 	}
-	if moving(sn.State) && alert == "" {
+	if moving(sn.State) && !form.Failed() {
 		p.Refresh = pollMoving
 	}
 	if p.Log, err = tail(r.Context(), w.sessionLogReader(g, sn.ID), tailSize); err != nil {
@@ -302,7 +304,7 @@ func (w *Web) changeSession(change func(context.Context, access.Grant, string) e
 		err := change(r.Context(), g, id)
 		var f *fault.Error
 		if errors.As(err, &f) && f.Code != fault.NotFound {
-			return w.showSession(rw, r, g, request.Status(f.Code), f.Message)
+			return w.showSession(rw, r, g, request.Status(f.Code), Form{General: f.Message})
 		}
 		if err != nil {
 			return err

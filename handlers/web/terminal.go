@@ -82,7 +82,7 @@ func (w *Web) openTerminal(rw http.ResponseWriter, r *http.Request, g access.Gra
 	t, err := w.d.Sessions.OpenTerminal(r.Context(), g, id, wire.ChannelSpec{Rows: 24, Cols: 80, Term: terminalTerm})
 	var f *fault.Error
 	if errors.As(err, &f) && f.Code != fault.NotFound {
-		return w.showSession(rw, r, g, request.Status(f.Code), f.Message)
+		return w.showSession(rw, r, g, request.Status(f.Code), Form{General: f.Message})
 	}
 	if err != nil {
 		return err

@@ -194,6 +194,7 @@ func (w *Web) routes() *mux.Router {
 	get("/repos/{repo}/sessions/{session}/ports/{port}", w.granted(w.port))
 	post("/repos/{repo}/sessions/{session}/ports/{port}/wake", w.granted(w.wakePort))
 	post("/repos/{repo}/sessions/{session}/terminals", w.granted(w.atHome(w.openTerminal)))
+	post("/repos/{repo}/sessions/{session}/runs", w.granted(w.startRun))
 	get("/repos/{repo}/sessions/{session}/runs/{run}", w.granted(w.run))
 	post("/repos/{repo}/sessions/{session}/runs/{run}/stop", w.granted(w.stopRun))
 	stream("/repos/{repo}/sessions/{session}/runs/{run}/events", w.granted(w.runEvents))
