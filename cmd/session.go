@@ -196,7 +196,7 @@ func sessionShowCommand() *cobra.Command {
 					fmt.Fprintf(out, "  %-10s %-8s %s\n", p.Name, p.State, p.Note)
 				}
 				if len(s.Detail.Stages) > 0 {
-					fmt.Fprintf(out, "newest boot, %d ms: %s\n", s.Detail.WokeMS, wire.StagesText(s.Detail.Stages))
+					fmt.Fprintf(out, "newest boot: %s\n", wire.BootText(s.Detail.Stages))
 				}
 				for _, n := range s.Detail.Notes {
 					fmt.Fprintf(out, "  %s\n", n)

@@ -17,8 +17,8 @@ func sleeper(t *testing.T) (h *town, r *apptest.Runner, id string) {
 	r = h.Runner("r1")
 	h.Applied(h.Grant("ana"), r, envspec.Default())
 	id = strings.TrimSpace(h.ok("", "session", "start", "--detach").out)
-	r.MustReport(r.Item(), wire.StateRunning, wire.SessionDetail{Workspace: true, Version: 1, WokeMS: 71, Stages: []wire.Stage{{Name: wire.StageSandbox, US: 41_000}}})
-	if got := h.ok("", "session", "show", id); !strings.Contains(got.out, "newest boot, 71 ms: Sandbox 41 ms\n") {
+	r.MustReport(r.Item(), wire.StateRunning, wire.SessionDetail{Workspace: true, Version: 1, Stages: []wire.Stage{{Name: wire.StageSandbox, US: 41_000}}})
+	if got := h.ok("", "session", "show", id); !strings.Contains(got.out, "newest boot: up after 41 ms: Sandbox 41 ms\n") {
 		t.Errorf("show: %s", got.out)
 	}
 	h.ok("", "session", "sleep", id, "--detach")

@@ -89,8 +89,8 @@ func TestTheWholeStoryWorksByFormsAlone(t *testing.T) {
 		b.want(p, http.StatusConflict, "Only a failed Session can be tried again")
 
 		item = r.Item()
-		r.MustReport(item, wire.StateRunning, wire.SessionDetail{Workspace: true, WokeMS: 71, Version: 1, Stages: []wire.Stage{{Name: wire.StageSandbox, US: 41_000}, {Name: wire.StageDocker, US: 600_000}}})
-		b.see(to, "claude-hub session shell "+session, "71 ms", "Sandbox 41 ms, Docker 600 ms", "Put to sleep")
+		r.MustReport(item, wire.StateRunning, wire.SessionDetail{Workspace: true, Version: 1, Stages: []wire.Stage{{Name: wire.StageSandbox, US: 41_000}, {Name: wire.StageDocker, US: 600_000}}})
+		b.see(to, "claude-hub session shell "+session, "up after 641 ms: Sandbox 41 ms, Docker 600 ms", "Put to sleep")
 		b.posted(to+"/sleep", nil)
 		item = r.Item()
 		r.MustReport(item, wire.StateAsleep, wire.SessionDetail{Workspace: true, Unsaved: &wire.Unsaved{Files: 2, Commits: 1, At: 1_700_000_000_000}})

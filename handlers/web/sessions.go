@@ -156,8 +156,7 @@ type sessionPage struct {
 	Progress    *wire.Progress
 	Failure     *Failure
 	StartFailed *Failure
-	Woke        string
-	Stages      string // of the newest boot
+	Boot        string // the newest one's stages
 	Log         Tail
 	Ports       bool      // can be opened in the browser
 	Opened      []PortRow // of them, lately
@@ -279,8 +278,8 @@ func (w *Web) showSession(rw http.ResponseWriter, r *http.Request, g access.Gran
 		return err
 	}
 	p.Next, p.Fresh = newer(env, sn)
-	if sn.Detail.WokeMS > 0 {
-		p.Woke, p.Stages = took(time.Duration(sn.Detail.WokeMS)*time.Millisecond), wire.StagesText(sn.Detail.Stages)
+	if len(sn.Detail.Stages) > 0 {
+		p.Boot = wire.BootText(sn.Detail.Stages)
 	}
 	if moving(sn.State) && !form.Failed() {
 		p.Refresh = pollMoving

@@ -233,7 +233,7 @@ func everyPage(now time.Time) map[string][]any {
 		sn := session.Session{ID: "0123456789abc", State: state, Unreachable: i%2 == 0, Freed: i%2 == 0, Version: 1, Branch: hostile, WorkBranch: hostile, DiskSize: 20 << 30, CreatedAt: now, CreatedBy: hostile}
 		sn.Detail.Notes = []string{hostile}
 		for j, f := range failures {
-			p := sessionPage{Page: moving, Ports: j > 0, Opened: []PortRow{{80, "/p"}, {8080, "/p"}}[:j%3], Session: sn, Meaning: meaning(sn, hostile), Runner: hostile, Next: j, Fresh: j > 1, Phases: steps, Failure: f, StartFailed: failures[len(failures)-1-j], Woke: "71 ms", Stages: []string{"", hostile}[j%2], Lacking: lacking[:j%2], Log: tails[j%2], Shell: hostile,
+			p := sessionPage{Page: moving, Ports: j > 0, Opened: []PortRow{{80, "/p"}, {8080, "/p"}}[:j%3], Session: sn, Meaning: meaning(sn, hostile), Runner: hostile, Next: j, Fresh: j > 1, Phases: steps, Failure: f, StartFailed: failures[len(failures)-1-j], Boot: []string{"", hostile}[j%2], Lacking: lacking[:j%2], Log: tails[j%2], Shell: hostile,
 				Terminals: terminalRows([]fleet.Terminal{{ID: "a", OpenedBy: hostile, Opened: now}, {ID: "b", OpenedBy: "ana", Opened: now, Ended: now, Exit: wire.ChannelExit{Code: 125, Failed: hostile}}}, "/p")[:j%3], Runs: runRows(runs, "/p")[:j%(len(runs)+1)]}
 			if p.Meaning == "" {
 				panic("no words for the state " + state)

@@ -36,9 +36,8 @@ type State struct {
 	Base      string       `json:"base,omitempty"` // the build its root filesystem stands on
 	Version   int          `json:"version,omitempty"`
 	Awake     bool         `json:"awake,omitempty"`
-	Boots     int          `json:"boots,omitempty"` // counts; names the start script of each boot
-	Boot      string       `json:"boot,omitempty"`  // the agent's name of the running boot
-	WokeMS    int64        `json:"woke_ms,omitempty"`
+	Boots     int          `json:"boots,omitempty"`  // counts; names the start script of each boot
+	Boot      string       `json:"boot,omitempty"`   // the agent's name of the running boot
 	Stages    []wire.Stage `json:"stages,omitempty"` // of the newest boot
 	// Handed names the Sensitive values that processes of the running boot may have: secret.Values.Handed.
 	Handed []string `json:"handed,omitempty"`
@@ -160,7 +159,7 @@ func (m *Machine) Detail() wire.SessionDetail {
 	st := m.State()
 	return wire.SessionDetail{
 		Phases: m.track.Phases(), Progress: m.track.Progress(), Notes: m.track.Notes(), StartFailed: st.StartFailed,
-		Version: st.Version, Workspace: st.Workspace, Unsaved: st.Unsaved, WokeMS: st.WokeMS, Stages: slices.Clone(st.Stages),
+		Version: st.Version, Workspace: st.Workspace, Unsaved: st.Unsaved, Stages: slices.Clone(st.Stages),
 	}
 }
 
@@ -228,7 +227,6 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 		return err
 	}
 	m.track.Begin(wire.PhaseBoot)
-	began := time.Now()
 	env, err := build.Spec(p.Recipe)
 	if err != nil {
 		return err
@@ -262,7 +260,6 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 		return err
 	}
 	watch.lap(wire.StageFolders)
-	woke := time.Since(began)
 	for _, problem := range hello.Problems {
 		m.log().Mark("boot: %s", problem)
 	}
@@ -273,7 +270,7 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 		if st.Boot != hello.BootID {
 			st.Boots++
 		}
-		st.Boot, st.Base, st.Version, st.Awake, st.WokeMS = hello.BootID, base.Name, p.Version, true, max(1, woke.Milliseconds())
+		st.Boot, st.Base, st.Version, st.Awake = hello.BootID, base.Name, p.Version, true
 		st.Stages = watch.all
 		st.Starting, st.StartFailed, st.Build, st.Handed, st.Folders = true, nil, build.Marks{}, m.values.Handed(false), true
 		st.Docker = st.Docker || env.Docker
@@ -300,7 +297,7 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 		}
 	}
 	m.track.End(wire.PhaseBoot, "", nil)
-	m.log().Mark("boot: the Sandbox is up after %d ms: %s", max(1, woke.Milliseconds()), wire.StagesText(m.State().Stages))
+	m.log().Mark("boot: %s", wire.BootText(m.State().Stages))
 	m.start(p, base)
 	return nil
 }

@@ -182,7 +182,6 @@ type SessionDetail struct {
 	Version     int      `json:"version,omitempty"` // of the build its root filesystem stands on
 	Workspace   bool     `json:"workspace"`         // the Workspace is there, whole
 	Unsaved     *Unsaved `json:"unsaved,omitempty"` // nil: unknown
-	WokeMS      int64    `json:"woke_ms,omitempty"` // the newest boot or wake, until the agent answered
 	Stages      []Stage  `json:"stages,omitempty"`  // of the newest start or wake that came so far
 }
 

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Stages of a start or wake, in their order, as the Runner's clock has them. Those that a boot doesn't have are left out.
+// Stages of a start or wake, one after the other, as the Runner's clock has them. Those that a boot doesn't have are left out.
 const (
 	StageBuild   = "build"   // looked for, and made if this Runner lacks it
 	StageDisk    = "disk"    // mounted, and its folders looked at
@@ -43,22 +43,32 @@ func (s Stage) Title() string {
 }
 
 // String is its title and time: "Sandbox 41 ms".
-func (s Stage) String() string {
-	switch d := s.Took(); {
+func (s Stage) String() string { return s.Title() + " " + brief(s.Took()) }
+
+func brief(d time.Duration) string {
+	switch {
 	case d < 10*time.Millisecond:
-		return fmt.Sprintf("%s %.1f ms", s.Title(), float64(s.US)/1000)
+		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
 	case d < time.Second:
-		return fmt.Sprintf("%s %d ms", s.Title(), d.Milliseconds())
+		return fmt.Sprintf("%d ms", d.Milliseconds())
 	default:
-		return fmt.Sprintf("%s %.1f s", s.Title(), d.Seconds())
+		return fmt.Sprintf("%.1f s", d.Seconds())
 	}
 }
 
-// StagesText says all of them in a line.
-func StagesText(all []Stage) string {
-	parts := make([]string, len(all))
-	for i, s := range all {
-		parts[i] = s.String()
+// BootText says in a line how long a boot took, and each of its stages. The start script has no part in the sum: a Session is up
+// before it.
+func BootText(all []Stage) string {
+	var up time.Duration
+	var parts []string
+	script := ""
+	for _, s := range all {
+		if s.Name == StageStart {
+			script = "; then " + s.String()
+			continue
+		}
+		up += s.Took()
+		parts = append(parts, s.String())
 	}
-	return strings.Join(parts, ", ")
+	return "up after " + brief(up) + ": " + strings.Join(parts, ", ") + script
 }
