@@ -143,7 +143,7 @@ func TestServeRefusesAnAppThatCantWork(t *testing.T) {
 		"field app not found":                                 "app: 1",
 	} {
 		file, data := filepath.Join(dir, "config.yml"), filepath.Join(dir, "data")
-		write(t, file, "github:\n  "+section+"\n")
+		write(t, file, "hub: {listen: \"127.0.0.1:0\"}\ngithub:\n  "+section+"\n")
 		got := say(t, "", "serve", "--config", file, "--data", data)
 		if got.code != exitUsage || !strings.Contains(got.err, says) || strings.Contains(got.err+got.out, "canary") {
 			t.Errorf("want %q, got %+v", says, got)
