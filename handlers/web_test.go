@@ -94,7 +94,7 @@ func TestTheWholeStoryWorksByFormsAlone(t *testing.T) {
 		b.posted(to+"/sleep", nil)
 		item = r.Item()
 		r.MustReport(item, wire.StateAsleep, wire.SessionDetail{Workspace: true, Unsaved: &wire.Unsaved{Files: 2, Commits: 1, At: 1_700_000_000_000}})
-		b.see(to, "It has no Sandbox", ">Wake<")
+		b.see(to, "It has no Sandbox", ">Wake<", "It held 2 uncommitted files and 1 unpushed commit at 2023-11-14 22:13 UTC; they exist on this Runner&#39;s host only.")
 		b.see(repoPath+"/sessions", "asleep", "mine")
 
 		b.want(b.post(to+"/grow", url.Values{"disk": {"more"}}), http.StatusUnprocessableEntity, "is not a size")
@@ -145,6 +145,9 @@ func TestARunningSessionCountsBeforeItIsDeleted(t *testing.T) {
 	s.Applied(s.Grant("ana"), r, spec())
 	to := b.posted(repoPath+"/sessions", url.Values{})
 	r.MustReport(r.Item(), wire.StateRunning, wire.SessionDetail{Workspace: true})
+	if back := b.posted(to+"/count", url.Values{"back": {"on"}}); back != to {
+		t.Errorf("counted again on the Session's page it leads to %s", back)
+	}
 	ask := b.posted(to+"/count", nil)
 	b.see(ask, "is counting", `http-equiv="refresh"`)
 	r.MustReport(r.Item(), wire.StateRunning, wire.SessionDetail{Workspace: true, Unsaved: &wire.Unsaved{Files: 1, At: 1_700_000_000_000}})

@@ -58,7 +58,8 @@ type world struct {
 	asked    atomic.Int32           // how often the Runner has asked for values
 	unheard  atomic.Pointer[string] // the assignment whose reports don't come through
 
-	hostEnds bool // the host goes down when the Runner does
+	hostEnds   bool          // the host goes down when the Runner does
+	countEvery time.Duration // 0: as the Runner has it
 
 	hides   redact.Group // in the own log of the Runner
 	runner  *Runner      // in this process
@@ -203,6 +204,9 @@ func (w *world) start() {
 	}
 	if w.hostEnds {
 		r.hostEnds = func() bool { return true }
+	}
+	if w.countEvery > 0 {
+		r.countEvery = w.countEvery
 	}
 	r.retry, r.hides = 100*time.Millisecond, &w.hides // the Hub of these tests is in this process too, and hides what it knows
 	ctx, cancel := context.WithCancel(context.Background())

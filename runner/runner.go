@@ -43,8 +43,10 @@ type Runner struct {
 	records  string
 	sessions string
 	retry    time.Duration
-	hides    *redact.Group // what this process's own log hides
-	hostEnds func() bool
+	// countEvery is session.Options.CountEvery.
+	countEvery time.Duration
+	hides      *redact.Group // what this process's own log hides
+	hostEnds   func() bool
 
 	lock    *os.File
 	engine  *oci.Engine
@@ -87,7 +89,7 @@ func New(data string, identity hubclient.Identity, cfg Config, version string, l
 		return nil, err
 	}
 	dir := Folder(data)
-	r := &Runner{cfg: cfg, data: data, identity: identity, version: version, log: log, records: filepath.Join(dir, "assignments"), sessions: filepath.Join(dir, "sessions"), retry: 2 * time.Second, hides: redact.Process, hostEnds: hostEnds,
+	r := &Runner{cfg: cfg, data: data, identity: identity, version: version, log: log, records: filepath.Join(dir, "assignments"), sessions: filepath.Join(dir, "sessions"), retry: 2 * time.Second, countEvery: 2 * time.Minute, hides: redact.Process, hostEnds: hostEnds,
 		workers: map[string]*worker{}, prune: make(chan struct{}, 1)}
 	r.ctx, r.stop = context.WithCancelCause(context.Background())
 	for _, d := range []string{dir, r.records, r.sessions, filepath.Join(dir, "engine")} {

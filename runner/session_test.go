@@ -466,6 +466,40 @@ func TestWhatIsUnsavedIsCountedInTheSandboxAtSleep(t *testing.T) {
 	}
 }
 
+func TestWhatIsUnsavedIsCountedWhileSomebodyWorks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.countEvery = 200 * time.Millisecond
+	w.start()
+	const git = "#!/bin/sh\nshift\n[ $1 != status ] || cat changed\n[ $1 != rev-list ] || echo 0\n"
+	recipe, key := w.version(envspec.Spec{Image: w.image("app:v1", asCoder, imagetest.File("usr/bin/git", 0o755, git)), Start: "touch changed"})
+	id := w.session(recipe, key, w.repo())
+	counts := func(files int) int64 {
+		var at int64
+		w.until(id, fmt.Sprintf("known to have %d uncommitted files", files), func(r fleet.Report) bool {
+			if r.State != wire.StateRunning {
+				return false
+			}
+			u := sessionDetail(t, r).Unsaved
+			if u == nil || u.Unknown != "" || u.Files != files {
+				return false
+			}
+			at = u.At
+			return true
+		})
+		return at
+	}
+	counts(0)
+	w.sh(id, "printf '?? b\\0' >changed")
+	before := counts(1)
+	w.halt()
+	w.start() // adopted
+	w.sh(id, "printf '?? b\\0?? c\\0' >changed")
+	if at := counts(2); at <= before {
+		t.Errorf("counted at %d, and before at %d", at, before)
+	}
+}
+
 // The Hub opens an exec and, before the Runner has heard of it, asks the Session to sleep.
 func TestAnExecThatMeetsASleepIsToldSo(t *testing.T) {
 	t.Parallel()

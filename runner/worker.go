@@ -77,7 +77,7 @@ func (w *worker) open() error {
 		}
 	}
 	w.machine = session.New(session.Options{ID: w.id, Dir: w.r.sessions, Builder: w.r.builder, Log: w.stream, Track: w.track,
-		State: w.rec.Session, Payload: p, Save: w.save, Token: w.cloneToken, Lender: lender{w}, Life: w.r.ctx})
+		State: w.rec.Session, Payload: p, Save: w.save, Token: w.cloneToken, Lender: lender{w}, CountEvery: w.r.countEvery, Life: w.r.ctx})
 	return nil
 }
 

@@ -157,6 +157,7 @@ type sessionPage struct {
 	Failure     *Failure
 	StartFailed *Failure
 	Boot        string // the newest one's stages
+	Unsaved     string // what exists in the Workspace only; empty: there is no Workspace
 	Log         Tail
 	Ports       bool      // can be opened in the browser
 	Opened      []PortRow // of them, lately
@@ -278,6 +279,9 @@ func (w *Web) showSession(rw http.ResponseWriter, r *http.Request, g access.Gran
 		return err
 	}
 	p.Next, p.Fresh = newer(env, sn)
+	if sn.Detail.Workspace {
+		p.Unsaved = sn.UnsavedSentence()
+	}
 	if len(sn.Detail.Stages) > 0 {
 		p.Boot = wire.BootText(sn.Detail.Stages)
 	}
@@ -315,11 +319,14 @@ func (w *Web) changeSession(change func(context.Context, access.Grant, string) e
 // countTime is how long the delete page waits for what it asked a Runner to count.
 const countTime = 30 * time.Second
 
-// countUnsaved leads to the delete page: a running Session counts anew first what would be lost.
+// countUnsaved has a running Session count anew what would be lost. It leads to the delete page, or with back to the Session's.
 func (w *Web) countUnsaved(rw http.ResponseWriter, r *http.Request, g access.Grant) error {
 	id := mux.Vars(r)["session"]
 	sn, err := w.d.Sessions.Get(r.Context(), g, id)
 	if err != nil {
+		return err
+	}
+	if err := parseForm(r); err != nil {
 		return err
 	}
 	q := url.Values{}
@@ -330,6 +337,9 @@ func (w *Web) countUnsaved(rw http.ResponseWriter, r *http.Request, g access.Gra
 		// Told by the count's own time, which is on the Runner's clock: any other than the one before is news.
 		q.Set("before", strconv.FormatInt(countedAt(sn), 10))
 		q.Set("asked", strconv.FormatInt(w.d.Now().UnixMilli(), 10))
+	}
+	if r.PostForm.Get("back") != "" {
+		return seeOther(rw, r, sessionPath(g, id))
 	}
 	return seeOther(rw, r, strings.TrimSuffix(sessionPath(g, id)+"/delete?"+q.Encode(), "?"))
 }
@@ -371,7 +381,7 @@ func (w *Web) showDelete(rw http.ResponseWriter, r *http.Request, g access.Grant
 	u := sn.Detail.Unsaved
 	p := deletePage{
 		Page: w.repoPage(r, g, "sessions", "Delete Session "+short(sn.ID)), Session: sn, Runner: runnerName(runners, sn.Runner), Form: form,
-		Unsaved: sn.UnsavedSentence(), Loses: u == nil || u.Files > 0 || u.Commits > 0,
+		Unsaved: sn.UnsavedSentence(), Loses: u == nil || u.Unknown != "" || u.Files > 0 || u.Commits > 0,
 	}
 	_, known := runnerByID(runners, sn.Runner)
 	p.Revoked = !known

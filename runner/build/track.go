@@ -116,6 +116,9 @@ func (t *Track) Drop(name string) {
 	})
 }
 
+// Tell has what is known beside the Track stored and reported.
+func (t *Track) Tell() { t.edit(false, func() {}) }
+
 // Set shows progress of the running phase.
 func (t *Track) Set(p wire.Progress) {
 	t.edit(false, func() { t.progress = &p })

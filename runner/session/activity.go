@@ -59,6 +59,19 @@ func (a *activity) release() {
 	a.busy--
 }
 
+// since tells whether there was any after at.
+func (a *activity) since(at time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.busy > 0 || a.last.After(at)
+}
+
+func (a *activity) isOpen() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !a.closed
+}
+
 func (a *activity) idle() time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -40,6 +40,7 @@ func (m *Machine) Adopt(ctx context.Context) (bool, error) {
 	m.mu.Unlock()
 	m.act.open()
 	m.beside(func() { m.watchDisk(s, p) })
+	m.beside(func() { m.watchUnsaved(s) })
 	m.beside(func() {
 		if m.setUpGit(m.life, s, p) {
 			m.serveGit(s, p)

@@ -63,6 +63,8 @@ type Machine struct {
 	loans loans
 	act   activity
 	life  context.Context
+	// countEvery is how often is counted what exists in the Workspace only.
+	countEvery time.Duration
 
 	serving  sync.WaitGroup
 	mu       sync.Mutex
@@ -93,13 +95,15 @@ type Options struct {
 	Save    func() error // stores State and Track durably
 	Token   build.TokenFunc
 	Lender  Lender // for git in the Sandbox; nil: it asks only the person
+	// CountEvery is how often is counted what exists in the Workspace only, while the Session is at work.
+	CountEvery time.Duration
 	// Life is the Runner's: what goes on beside the Session's steps ends with it, and is found again by the next process.
 	Life context.Context
 }
 
 // New makes a Machine from what was remembered; it does nothing yet.
 func New(o Options) *Machine {
-	m := &Machine{id: o.ID, b: o.Builder, dir: o.Dir, out: o.Log, track: o.Track, save: o.Save, token: o.Token, life: o.Life, st: o.State,
+	m := &Machine{id: o.ID, b: o.Builder, dir: o.Dir, out: o.Log, track: o.Track, save: o.Save, token: o.Token, life: o.Life, countEvery: o.CountEvery, st: o.State,
 		payload: o.Payload, loans: loans{lender: o.Lender}, chans: map[string]*channel{}, served: map[string]bool{}}
 	m.act.open()
 	return m
@@ -283,6 +287,7 @@ func (m *Machine) wake(ctx context.Context, p wire.Session) error {
 		m.log().Mark("boot: the root filesystem from before could not be given up: %v", err)
 	}
 	m.beside(func() { m.watchDisk(s, p) })
+	m.beside(func() { m.watchUnsaved(s) })
 	m.beside(func() { m.b.FetchClaudeCode(m.life, m.log(), base.Meta.ClaudeCode) })
 	if m.setUpGit(ctx, s, p) {
 		m.beside(func() { m.serveGit(s, p) })
