@@ -34,7 +34,7 @@ func variableListCommand() *cobra.Command {
 	var repoName, output string
 	var number int
 	c := &cobra.Command{
-		Use: "ls", Short: "List the draft's Variables, or a version's", Args: cobra.NoArgs,
+		Use: "ls", Aliases: []string{"list"}, Short: "List the draft's Variables, or a version's", Args: cobra.NoArgs,
 		Long: `List the Variables of the draft, or with --version of a version, with what may be shown of their values: a Plain one's value,
 and of a Sensitive one whether it has any, since when and by whom, and a digest by which two values can be compared.`,
 		Example: "  claude-hub env variable ls --repo acme/rocket\n  claude-hub env variable ls --repo acme/rocket --version 3 -o json",
@@ -359,7 +359,7 @@ func oneName(what string) cobra.PositionalArgs {
 func variableRemoveCommand() *cobra.Command {
 	var repoName, output string
 	c := &cobra.Command{
-		Use: "rm NAME…", Short: "Take Variables or Links out of the draft", Args: cobra.MinimumNArgs(1),
+		Use: "rm NAME…", Aliases: []string{"remove"}, Short: "Take Variables or Links out of the draft", Args: cobra.MinimumNArgs(1),
 		Long: `Take Variables or Links out of the Repo's draft. Versions keep what they have; a Sensitive value that only the draft had is
 deleted for good. A Shared variable stays when a Link to it goes.`,
 		Example: "  claude-hub env variable rm NPM_TOKEN --repo acme/rocket",

@@ -21,7 +21,7 @@ func repoCommand() *cobra.Command {
 func repoListCommand() *cobra.Command {
 	var output string
 	c := &cobra.Command{
-		Use: "ls [TEXT]", Short: "List your Repos, or those with TEXT in their name", Args: cobra.MaximumNArgs(1),
+		Use: "ls [TEXT]", Aliases: []string{"list"}, Short: "List your Repos, or those with TEXT in their name", Args: cobra.MaximumNArgs(1),
 		Example: "  claude-hub repo ls\n  claude-hub repo ls rocket -o json",
 		RunE: func(c *cobra.Command, args []string) error {
 			hub, err := connect()

@@ -40,7 +40,7 @@ func runnerTokenCommand() *cobra.Command {
 func runnerListCommand() *cobra.Command {
 	var output string
 	c := &cobra.Command{
-		Use: "ls", Short: "List the Hub's Runners", Args: cobra.NoArgs, Example: "  claude-hub runner ls -o json",
+		Use: "ls", Aliases: []string{"list"}, Short: "List the Hub's Runners", Args: cobra.NoArgs, Example: "  claude-hub runner ls -o json",
 		RunE: func(c *cobra.Command, _ []string) error {
 			hub, err := connect()
 			if err != nil {

@@ -128,7 +128,7 @@ func sessionListCommand() *cobra.Command {
 	var output string
 	var putAway bool
 	c := &cobra.Command{
-		Use: "ls", Short: "List Sessions", Args: cobra.NoArgs, Example: "  claude-hub session ls -o json\n  claude-hub session ls --archived",
+		Use: "ls", Aliases: []string{"list"}, Short: "List Sessions", Args: cobra.NoArgs, Example: "  claude-hub session ls -o json\n  claude-hub session ls --archived",
 		Long: "List the Sessions of every Repo that you may use, newest first. Archived ones are apart: --archived lists them.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			hub, err := connect()
@@ -255,7 +255,7 @@ const countLimit = 15 * time.Second
 func sessionDeleteCommand() *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
-		Use: "rm SESSION", Aliases: []string{"delete"}, Short: "Delete a Session with its Workspace", Args: cobra.ExactArgs(1),
+		Use: "rm SESSION", Aliases: []string{"remove", "delete"}, Short: "Delete a Session with its Workspace", Args: cobra.ExactArgs(1),
 		Long: `Delete a Session with its Workspace and disks. What was never pushed is gone: uncommitted files and unpushed commits are
 counted and named first, and the deletion has to be confirmed by typing yes, or with --yes.`,
 		Example: "  claude-hub session rm 1a2b3c4d\n  claude-hub session rm 1a2b3c4d --yes",

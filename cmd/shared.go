@@ -26,7 +26,7 @@ func sharedCommand() *cobra.Command {
 func sharedListCommand() *cobra.Command {
 	var output string
 	c := &cobra.Command{
-		Use: "ls", Short: "List the Shared variables and who links them", Args: cobra.NoArgs,
+		Use: "ls", Aliases: []string{"list"}, Short: "List the Shared variables and who links them", Args: cobra.NoArgs,
 		Long: `List the Shared variables, with what may be shown of their values and the Repos whose draft or applied version links them.
 Repos that you have no access to are only counted.`,
 		Example: "  claude-hub shared ls\n  claude-hub shared ls -o json",
@@ -233,7 +233,7 @@ func besideTheValue(c *cobra.Command, now string, change func(c *cobra.Command, 
 func sharedRemoveCommand() *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
-		Use: "rm NAME", Short: "Delete a Shared variable with its value", Args: cobra.ExactArgs(1),
+		Use: "rm NAME", Aliases: []string{"remove"}, Short: "Delete a Shared variable with its value", Args: cobra.ExactArgs(1),
 		Long:    "Delete a Shared variable with its value, for good. It asks first. It is refused while a draft or an applied version links it.",
 		Example: "  claude-hub shared rm SENTRY_DSN --yes",
 		RunE: func(c *cobra.Command, args []string) error {

@@ -95,7 +95,7 @@ run commands in them), shared (change Shared variables), runners (register and r
 func tokenListCommand() *cobra.Command {
 	var output string
 	c := &cobra.Command{
-		Use: "ls", Short: "List your tokens", Args: cobra.NoArgs, Example: "  claude-hub token ls -o json",
+		Use: "ls", Aliases: []string{"list"}, Short: "List your tokens", Args: cobra.NoArgs, Example: "  claude-hub token ls -o json",
 		RunE: func(c *cobra.Command, _ []string) error {
 			hub, err := connect()
 			if err != nil {
