@@ -51,7 +51,7 @@ func TestTheTerminalPageInChromium(t *testing.T) {
 	tab.Keys("echo first-$((50+6))\r")
 	screen(other, "first-56")
 
-	pastes(s, tab, id, 100<<10)
+	pastes(s, tab, id, 1<<20)
 
 	// Hub and Runner end in good order and are killed: it goes on by itself, with what is typed before the new Hub has said a word.
 	if err := tab.Eval(`(() => { const Socket = WebSocket; window.WebSocket = class extends Socket { constructor(...of) {
@@ -88,7 +88,7 @@ document.querySelector('.xterm-helper-textarea').dispatchEvent(new ClipboardEven
 		s.t.Fatal(err)
 	}
 	want := fmt.Sprintf("%x  /tmp/pasted\n", sha256.Sum256([]byte(b.String())))
-	s.Eventually(60*time.Second, "what was pasted is all there", func() error {
+	s.Eventually(2*time.Minute, "what was pasted is all there", func() error {
 		if r := s.CLI("session", "exec", id, "--", "sh", "-c", "wc -c </tmp/pasted; sha256sum /tmp/pasted"); r.Stdout != fmt.Sprintf("%d\n%s", b.Len(), want) {
 			return fmt.Errorf("%s; want %d bytes, %s", r, b.Len(), want)
 		}
