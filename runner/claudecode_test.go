@@ -64,18 +64,24 @@ func musl(t *testing.T) []imagetest.Entry {
 }
 
 func TestClaudeCodeRunsInImagesOfBothLibraries(t *testing.T) {
+	debian := func(w *world) string {
+		return imagetest.Push(w.t, w.registry, "debian:dev", withUser(w.t, imagetest.DebianImage(w.t), "nobody"))
+	}
 	for _, c := range []struct {
-		libc  string
-		image func(w *world) string
+		name, libc string
+		image      func(w *world) string
+		gVisor     bool
 	}{
-		{"glibc", func(w *world) string {
-			return imagetest.Push(w.t, w.registry, "debian:dev", withUser(w.t, imagetest.DebianImage(w.t), "nobody"))
-		}},
-		{"musl", func(w *world) string { return w.image("app:musl", asCoder, musl(w.t)...) }},
+		{"glibc", "glibc", debian, false},
+		{"musl", "musl", func(w *world) string { return w.image("app:musl", asCoder, musl(w.t)...) }, false},
+		{"gVisor", "glibc", debian, true},
 	} {
-		t.Run(c.libc, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
+			if c.gVisor {
+				w.cfg.Runtime = runsc(t)
+			}
 			w.cfg.ClaudeCode = ClaudeCodeConfig{Version: claudeVersion, Folder: realClaudeCode(t, c.libc)}
 			w.start()
 			recipe, key := w.version(envspec.Spec{Image: c.image(w), Bootstrap: "echo \"at build: $(claude --version)\""})
