@@ -3,6 +3,7 @@ package world
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -49,7 +50,7 @@ func (w *World) Chromium() *Chromium {
 	}
 	profile := filepath.Join(w.Dir, "chromium")
 	cmd := exec.Command(path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-		"--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--remote-debugging-port=0", "--user-data-dir="+profile, "about:blank")
+		"--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--remote-debugging-port=0", "--user-data-dir="+profile, blank)
 	cmd.Env = append(os.Environ(), "HOME="+w.Dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -168,11 +169,13 @@ func (c *Chromium) call(session, method string, params any, into any) error {
 	}
 }
 
+const blank = "about:blank"
+
 // Tab opens one at an address.
 func (c *Chromium) Tab(address string) *Tab {
 	c.t.Helper()
 	var target struct{ TargetID string }
-	if err := c.call("", "Target.createTarget", map[string]any{"url": "about:blank"}, &target); err != nil {
+	if err := c.call("", "Target.createTarget", map[string]any{"url": blank}, &target); err != nil {
 		c.t.Fatal(err)
 	}
 	var attached struct{ SessionID string }
@@ -185,7 +188,9 @@ func (c *Chromium) Tab(address string) *Tab {
 	}
 	// Each tab takes itself for the one that somebody is in.
 	tab.must("Emulation.setFocusEmulationEnabled", map[string]any{"enabled": true}, nil)
-	tab.Go(address)
+	if address != blank {
+		tab.Go(address)
+	}
 	return tab
 }
 
@@ -202,13 +207,23 @@ func (t *Tab) must(method string, params any, into any) {
 // Go has the tab at an address.
 func (t *Tab) Go(address string) {
 	t.c.t.Helper()
-	t.must("Page.navigate", map[string]any{"url": address}, nil)
+	t.leave("Page.navigate", map[string]any{"url": address})
 }
 
 // Reload loads the page again.
 func (t *Tab) Reload() {
 	t.c.t.Helper()
-	t.must("Page.reload", nil, nil)
+	t.leave("Page.reload", nil)
+}
+
+// leave returns when the page that was there is gone, and can't be taken for the next one any more.
+func (t *Tab) leave(method string, params any) {
+	t.c.t.Helper()
+	if err := t.Eval(`window.isLeft = true`, nil); err != nil {
+		t.c.t.Fatal(err)
+	}
+	t.must(method, params, nil)
+	t.Until("the page is another one", `!window.isLeft`)
 }
 
 // Eval runs an expression in the page, whose value comes as into.
@@ -243,11 +258,20 @@ func (t *Tab) Press(selector string) {
 	t.Until("there is "+selector, fmt.Sprintf(`(() => { const e = document.querySelector(%q); if (e) e.click(); return !!e; })()`, selector))
 }
 
-// Until waits until an expression is true.
+// Until waits until an expression is true. On a loaded machine Chromium has shown its own page of errors in place of one that the Hub
+// had answered, and whose WebSocket was open: it is loaded again, and the test's log says so.
 func (t *Tab) Until(what, expression string) {
 	t.c.t.Helper()
-	err := Poll(t.c.t.Context(), time.Minute, func() error {
-		var yes bool
+	errBroken := errors.New("the page could not be loaded")
+	err := Poll(t.c.t.Context(), 2*time.Minute, func() error {
+		var yes, broken bool
+		if err := t.Eval(`location.protocol === 'chrome-error:' && !window.isLeft && (window.isLeft = true)`, &broken); err != nil {
+			return err
+		}
+		if broken {
+			t.c.t.Logf("%v, and is loaded again, while it was waited that %s", errBroken, what)
+			return errors.Join(errBroken, t.c.call(t.session, "Page.reload", struct{}{}, nil))
+		}
 		if err := t.Eval(expression, &yes); err != nil {
 			return err
 		}
