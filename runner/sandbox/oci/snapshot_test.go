@@ -436,8 +436,11 @@ func TestFoldersNestedWithoutEndAreDeleted(t *testing.T) {
 	s.Disk.Size = 2 << 30
 	sb := start(t, e, "a", s)
 	depth := "25000" // more than the files this process may have open
-	if isGVisor(*testRuntime) {
+	switch {
+	case isGVisor(*testRuntime):
 		depth = "2000" // it has a file of the host open for each
+	case testing.Short():
+		depth = "5000" // in a machine that is emulated
 	}
 	sh(t, sb, "mkdir /opt && try try deep /tmp "+depth+" && try try deep /opt "+depth)
 	stop(t, e, "a")
