@@ -182,7 +182,7 @@ chown -R coder /home/coder`, Start: `echo "start has $FROM_PROFILE"; rustc; echo
 	if got := w.sh(id, "echo $FROM_PROFILE"); got != "workspace\n" {
 		t.Errorf("after the wake: %q", got)
 	}
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > 9*time.Second {
 		t.Errorf("the first command waited %s, perhaps for a probe that hangs", took)
 	}
 	w.untilLog(id, "the login shell (sh -lc) did not end within 10 s, so processes don't get its environment: look at /home/coder/.profile")

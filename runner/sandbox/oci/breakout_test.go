@@ -303,7 +303,7 @@ func TestAQuietSandboxAnswersBesideEachBomb(t *testing.T) {
 			}
 			worst = max(worst, time.Since(began))
 		}
-		if worst > 5*time.Second {
+		if worst > 20*time.Second {
 			t.Errorf("beside the %s the quiet Sandbox took up to %s to answer", name, worst)
 		}
 		if _, err := client(loud).Hello(t.Context()); err != nil && !ended(loud) {

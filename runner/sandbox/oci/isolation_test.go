@@ -91,7 +91,7 @@ func TestBombsLeaveTheAgentAndOtherSandboxesAlive(t *testing.T) {
 		if got := sh(t, victim, "echo alive"); got != "alive" {
 			t.Errorf("after the %s the other Sandbox says %q", what, got)
 		}
-		if took := time.Since(began); took > 5*time.Second {
+		if took := time.Since(began); took > 30*time.Second {
 			t.Errorf("after the %s the other Sandbox took %s to answer", what, took)
 		}
 		eventually(t, "the agent answers after the "+what, func() bool {
