@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
-	"strings"
 	"time"
 
 	"github.com/claude-hub/claude-hub/app/access"
@@ -118,20 +116,6 @@ type StartInput struct {
 
 // TopicOf is woken at every change of the Repo's Sessions.
 func TopicOf(repo access.Repo) string { return "sessions:" + repo.ID.String() }
-
-// branchName refuses what git would, and everything that could be read as an option (facts/reliability.md P35).
-var branchName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._/-]{0,199}$`)
-
-func checkBranch(field, name string) error {
-	if name == "" {
-		return nil
-	}
-	if !branchName.MatchString(name) || strings.Contains(name, "..") || strings.Contains(name, "//") ||
-		strings.HasSuffix(name, "/") || strings.HasSuffix(name, ".") || strings.HasSuffix(name, ".lock") {
-		return fault.Field(field, "%q is not a branch name that git takes: letters, digits, and . _ / - inside, at most 200.", name)
-	}
-	return nil
-}
 
 // Start makes a Session on the Repo's applied Environment.
 func (s *Service) Start(ctx context.Context, g access.Grant, in StartInput) (Session, error) {

@@ -328,7 +328,7 @@ func TestASessionStartsOnlyWhereItsTestedImageRuns(t *testing.T) {
 func TestBranchNamesThatGitWouldRefuseAreRefused(t *testing.T) {
 	t.Parallel()
 	r := setup(t, storetest.New(t))
-	for _, name := range []string{"--upload-pack=x", "a..b", "a b", "x.lock", "/a", "a/", "é", "a//b", "a\x00"} {
+	for _, name := range []string{"--upload-pack=x", "a..b", "a b", "x.lock", "/a", "a/", "a//b", "a/.b", "a\x00"} {
 		_, err := r.Sessions.Start(t.Context(), r.ana, session.StartInput{WorkBranch: name})
 		wantFault(t, err, fault.Invalid, "not a branch name")
 	}
