@@ -18,6 +18,16 @@ import (
 // countLimit bounds git's count of what is unsaved, so that a huge Workspace doesn't keep a Session awake.
 const countLimit = 10 * time.Second
 
+// What git is asked. A person's own configuration (status.showUntrackedFiles, a submodule's ignore) makes none of it less.
+var (
+	// Each file is counted, not the folder of new ones that holds it.
+	changed = []string{"status", "--porcelain", "-z", "--untracked-files=all", "--ignore-submodules=none"}
+	// --all is with every HEAD, also one that is on no branch (a checkout of a commit, a rebase, another worktree). Tags come with a
+	// fetch and may name what no branch has; stashes are counted apart, since each is made of several commits.
+	unpushed = []string{"rev-list", "--count", "--exclude=refs/tags/*", "--exclude=refs/stash", "--exclude=refs/remotes/*", "--all", "--not", "--remotes"}
+	stashed  = []string{"stash", "list", "--format=%H"}
+)
+
 // countFirst is how long after a boot is counted for the first time, on the Session's page.
 const countFirst = 10 * time.Second
 
@@ -112,7 +122,7 @@ func (m *Machine) git(ctx context.Context, c *agent.Client, id string, w *limite
 
 func (m *Machine) files(ctx context.Context, c *agent.Client) (int, error) {
 	w := &limited{left: 64 << 20, keep: true}
-	if err := m.git(ctx, c, "unsaved-files", w, "status", "--porcelain", "-z"); err != nil {
+	if err := m.git(ctx, c, "unsaved-files", w, changed...); err != nil {
 		return 0, err
 	}
 	return entries(w.b.Bytes()), nil
@@ -136,14 +146,18 @@ func entries(b []byte) int {
 
 func (m *Machine) commits(ctx context.Context, c *agent.Client) (int, error) {
 	w := &limited{left: 64, keep: true}
-	if err := m.git(ctx, c, "unsaved-commits", w, "rev-list", "--count", "--branches", "--not", "--remotes"); err != nil {
+	if err := m.git(ctx, c, "unsaved-commits", w, unpushed...); err != nil {
 		return 0, err
 	}
 	n, err := strconv.Atoi(strings.TrimSpace(w.b.String()))
 	if err != nil || n < 0 {
 		return 0, errors.New("git did not print a count")
 	}
-	return n, nil
+	w = &limited{left: 4 << 20, keep: true}
+	if err := m.git(ctx, c, "unsaved-stashes", w, stashed...); err != nil {
+		return 0, err
+	}
+	return n + bytes.Count(w.b.Bytes(), []byte{'\n'}), nil
 }
 
 // limited takes so many bytes and then fails; what a Sandbox prints has no other end.
