@@ -30,6 +30,7 @@ var ErrBusy = errors.New("the Session is active")
 type State struct {
 	Workspace bool         `json:"workspace,omitempty"` // it was cloned, whole
 	Remote    string       `json:"remote,omitempty"`    // from where
+	Owner     *build.Owner `json:"owner,omitempty"`     // of the Workspace; nil: whoever owns its folder
 	Folders   bool         `json:"folders,omitempty"`   // dependency folders and caches were made on the disk
 	Docker    bool         `json:"docker,omitempty"`    // so was a Docker disk
 	DiskSize  int64        `json:"disk_size,omitempty"`
@@ -344,7 +345,7 @@ func (m *Machine) workspace(ctx context.Context, p wire.Session, user build.User
 		if st, err := os.Lstat(folder); err != nil || !st.IsDir() {
 			return m.lost()
 		}
-		return nil
+		return m.own(mounted, folder, user)
 	}
 	if _, err := os.Lstat(folder); err == nil {
 		// A clone gets its name when it is whole. The mark of it was lost, perhaps long ago: it is never thrown away.
@@ -356,7 +357,9 @@ func (m *Machine) workspace(ctx context.Context, p wire.Session, user build.User
 	if err != nil {
 		return cause(ctx, err)
 	}
-	if err := m.edit(func(st *State) { st.Workspace, st.Remote = true, p.Repo.CloneURL }); err != nil {
+	if err := m.edit(func(st *State) {
+		st.Workspace, st.Remote, st.Owner = true, p.Repo.CloneURL, &build.Owner{UID: user.UID, GID: user.GID}
+	}); err != nil {
 		return err
 	}
 	watch.lap(wire.StageClone)
