@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"regexp"
 	"strings"
 )
 
@@ -21,10 +22,6 @@ func (g *git) beyond(ctx context.Context) ([]string, error) {
 	if err := s.level(ctx, ".", 1); err != nil {
 		return nil, err
 	}
-	out, err := g.run(ctx, "ls-files", "-z", "--", ":(attr:filter=lfs)")
-	if err != nil {
-		return nil, err
-	}
 	notes := s.notes
 	shallow, err := g.run(ctx, "rev-parse", "--is-shallow-repository")
 	if err != nil {
@@ -33,8 +30,8 @@ func (g *git) beyond(ctx context.Context) ([]string, error) {
 	if strings.TrimSpace(shallow) == "true" {
 		notes = append(notes, fmt.Sprintf("history: only the newest %d commits of each branch are here, by the Runner's clone_depth; run git fetch --unshallow in the Session for all", g.o.Depth))
 	}
-	if files := fields(out); len(files) > 0 {
-		notes = append(notes, fmt.Sprintf("Git LFS: these files are pointers, not their contents; run git lfs pull in the Session: %s", names(files)))
+	for _, l := range s.lfs {
+		notes = append(notes, fmt.Sprintf("Git LFS: these files are pointers, not their contents; run %s in the Session: %s", l.command, names(l.files)))
 	}
 	return notes, nil
 }
@@ -43,6 +40,13 @@ type submodules struct {
 	g     *git
 	count int
 	notes []string
+	lfs   []pointers
+}
+
+// pointers are files that Git LFS keeps of one repository, and what fetches them.
+type pointers struct {
+	command string
+	files   []string
 }
 
 // level fetches the submodules of one repository, then theirs. Each is looked at before git sees its address: where it is on
@@ -50,6 +54,9 @@ type submodules struct {
 func (s *submodules) level(ctx context.Context, dir string, depth int) error {
 	out, err := s.g.run(ctx, "-C", dir, "ls-files", "--stage", "-z")
 	if err != nil {
+		return err
+	}
+	if err := s.pointers(ctx, dir); err != nil {
 		return err
 	}
 	var paths []string
@@ -156,7 +163,36 @@ func (s *submodules) left(ctx context.Context, path string, err error) error {
 }
 
 func (s *submodules) note(path, why string) {
-	s.notes = append(s.notes, fmt.Sprintf("submodule %s is not fetched: %s. In the Session: git submodule update --init %s", path, why, path))
+	s.notes = append(s.notes, fmt.Sprintf("submodule %s is not fetched: %s. In the Session: git submodule update --init %s", path, why, word(path)))
+}
+
+func (s *submodules) pointers(ctx context.Context, dir string) error {
+	out, err := s.g.run(ctx, "-C", dir, "ls-files", "-z", "--", ":(attr:filter=lfs)")
+	if err != nil {
+		return err
+	}
+	l := pointers{"git lfs pull", fields(out)}
+	if dir != "." {
+		l.command = "git -C " + word(dir) + " lfs pull"
+		for i, f := range l.files {
+			l.files[i] = dir + "/" + f
+		}
+	}
+	if len(l.files) > 0 {
+		s.lfs = append(s.lfs, l)
+	}
+	return nil
+}
+
+// plain is what a shell takes as it stands.
+var plain = regexp.MustCompile(`^[A-Za-z0-9_./][A-Za-z0-9_./@+-]*$`)
+
+// word is a path as one word of a shell's command, to be copied into one.
+func word(path string) string {
+	if plain.MatchString(path) {
+		return path
+	}
+	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 }
 
 // fields are what git printed, each ended by a NUL.

@@ -106,3 +106,28 @@ func TestFilesOfGitLFSAreReportedAsPointers(t *testing.T) {
 		t.Errorf("notes: %q", res.Notes)
 	}
 }
+
+func TestNotesHaveCommandsThatAShellTakesForEachSubmodule(t *testing.T) {
+	t.Parallel()
+	parent := t.TempDir()
+	bareWith(t, parent, "lib.git", nil, func(work string) {
+		write(t, filepath.Join(work, ".gitattributes"), "*.bin filter=lfs -text\n", 0o644)
+		write(t, filepath.Join(work, "large.bin"), "version https://git-lfs.github.com/spec/v1\n", 0o644)
+	})
+	bareWith(t, parent, "app.git", map[string]string{"my lib's": "../lib.git", "gone $(x)": "../missing.git"}, nil)
+	o := options(t, serve(t, filepath.Join(parent, "app.git"), "x-access-token", "sw0rdfish-9fd1")+"/app.git")
+	o.Credentials = &Credentials{"x-access-token", "sw0rdfish-9fd1"}
+	res, err := Clone(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	notes := strings.Join(res.Notes, "\n")
+	for _, want := range []string{
+		"git submodule update --init 'gone $(x)'",
+		`run git -C 'my lib'\''s' lfs pull in the Session: my lib's/large.bin`,
+	} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("the notes lack %q:\n%s", want, notes)
+		}
+	}
+}
