@@ -1,5 +1,5 @@
 // Package model is the property test of Sessions: random operations on several Sessions at once, with the real engine and Hub and Runner
-// as real processes that are killed meanwhile, against a model of each Workspace's bytes. At the end every Workspace is as
+// as real processes that are killed meanwhile, against a model of each Workspace's bytes, modes and links. At the end every Workspace is as
 // its model says, and no Session is stuck (issue 5 item 5).
 //
 // make model OPS=1000 SEED=n replays the plan of a seed. How far operations have come when something is killed varies with the machine.

@@ -42,7 +42,7 @@ type weight struct {
 
 var (
 	whileRunning = []weight{
-		{"write", 24}, {"write-dependency", 12}, {"remove", 4}, {"rename", 4}, {"drop-dependencies", 2}, {"move-dependencies", 2},
+		{"write", 24}, {"write-dependency", 12}, {"remove", 4}, {"rename", 4}, {"chmod", 6}, {"link", 5}, {"drop-dependencies", 2}, {"move-dependencies", 2},
 		{"read", 8}, {"exec", 4}, {"run", 6}, {"sleep", 8}, {"restart", 5}, {"nap", 3}, {"archive", 2}, {"pair", 8}, {"new", 2}, {"version", 1},
 	}
 	whileAsleep = []weight{{"wake", 12}, {"run", 3}, {"pair", 3}, {"restart", 1}, {"new", 1}}

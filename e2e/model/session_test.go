@@ -3,8 +3,6 @@ package model
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -78,6 +76,10 @@ func (s *slot) try(ctx context.Context, o op) error {
 		return s.remove(ctx, o)
 	case "rename":
 		return s.rename(ctx, o)
+	case "chmod":
+		return s.chmod(ctx, o)
+	case "link":
+		return s.link(ctx, o)
 	case "drop-dependencies":
 		return s.giveUp(ctx, `rm -rf "$1"`, absent)
 	case "move-dependencies":
@@ -263,10 +265,10 @@ func (s *slot) pair(ctx context.Context, o op) error {
 		switch what {
 		case "write":
 			content := n.content()
-			s.holds.maybe(name, sumOf(content))
+			s.holds.maybe(name, plain(content))
 			acts[i] = func() error { return s.writeOnce(ctx, name, content) }
 		case "run":
-			s.holds.maybe(runFile(n, i), sumOf(n.line()))
+			s.holds.maybe(runFile(n, i), plain(n.line()))
 			acts[i] = func() error { return s.run(ctx, n, i, false) }
 		case "archive":
 			s.losesDisks()
@@ -324,11 +326,6 @@ func (o op) content() []byte {
 // line is what a run writes.
 func (o op) line() []byte { return fmt.Appendf(nil, "run of op %d, %x\n", o.n, o.seed) }
 
-func sumOf(b []byte) string {
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:])
-}
-
 // target is a file to write: one that is there, or a new one.
 func (s *slot) target(o op, below string) string {
 	if old := s.holds.loose(below); len(old) > 0 && o.pick%3 == 0 {
@@ -343,7 +340,7 @@ func (s *slot) write(ctx context.Context, name string, o op) error {
 	content := o.content()
 	_, disturbed, err := s.exec(ctx, content, writing, name)
 	if err == nil {
-		s.holds.is(name, sumOf(content), disturbed)
+		s.holds.is(name, plain(content), disturbed)
 	}
 	return err
 }
@@ -374,10 +371,42 @@ func (s *slot) rename(ctx context.Context, o op) error {
 		return nil
 	}
 	from, to := all[o.pick%len(all)], fmt.Sprintf("renamed-%d", o.n)
-	_, disturbed, err := s.exec(ctx, nil, `[ -e "$2" ] || mv "$1" "$2"`, from, to)
+	_, disturbed, err := s.exec(ctx, nil, `[ -e "$2" ] || [ -L "$2" ] || mv "$1" "$2"`, from, to)
 	if err == nil {
 		s.holds.is(to, s.holds[from].may[0], disturbed)
 		s.holds.is(from, absent, true)
+	}
+	return err
+}
+
+func (s *slot) chmod(ctx context.Context, o op) error {
+	all := s.holds.loose("")
+	if len(all) == 0 {
+		return nil
+	}
+	name := all[o.pick%len(all)]
+	mode := []string{"600", "755", "444", "775", "4755"}[o.size%5]
+	now, ok := chmod(s.holds[name].may[0], mode)
+	if !ok { // a link, whose target's mode it would be
+		return nil
+	}
+	_, disturbed, err := s.exec(ctx, nil, `chmod "$1" "$2"`, mode, name)
+	if err == nil {
+		s.holds.is(name, now, disturbed)
+	}
+	return err
+}
+
+// link makes a new link: to a file that is there or was, to nothing, or out of the Workspace.
+func (s *slot) link(ctx context.Context, o op) error {
+	to := []string{"README.md", "no where/at all", "/etc/passwd"}[o.pick%3]
+	name := fmt.Sprintf("link-%d", o.n)
+	if o.pick%2 == 0 {
+		name = s.folder() + "/.bin/" + name
+	}
+	_, disturbed, err := s.exec(ctx, nil, `[ -L "$2" ] || { mkdir -p "$(dirname "$2")" && ln -s "$1" "$2"; }`, to, name)
+	if err == nil {
+		s.holds.is(name, linked+to, disturbed)
 	}
 	return err
 }
@@ -480,7 +509,7 @@ func (s *slot) run(ctx context.Context, o op, i int, must bool) error {
 	case must && !whole:
 		return fmt.Errorf("the run ended with %s and printed %q", asJSON(r.Exit), log.String())
 	case must:
-		s.holds.is(name, sumOf(o.line()), false)
+		s.holds.is(name, plain(o.line()), false)
 	}
 	return nil
 }
