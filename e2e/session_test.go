@@ -88,14 +88,17 @@ func TestWhatWasNeverPushedIsCountedAndNamed(t *testing.T) {
 	t.Parallel()
 	s := &story{world.New(t, world.Options{}), t}
 	s.applied(s.Push("debian:1", imagetest.DebianImage(t)), "git --version", "git log --oneline")
-	id := strings.TrimSpace(s.OK("session", "start", "--repo", s.Repo, "--work-branch", "fix-42"))
+	id := strings.TrimSpace(s.OK("session", "start", "--repo", s.Repo, "--work-branch", "fix/@ana/#42"))
 	s.OK("session", "exec", id, "--", "bash", "-c", `set -e
 git -c user.name=a -c user.email=a@localhost commit -q --allow-empty -m one
 echo x > new; echo y >> README.md
-git branch --show-current > /tmp/branch; test "$(cat /tmp/branch)" = fix-42`)
+git branch --show-current > /tmp/branch; test "$(cat /tmp/branch)" = "fix/@ana/#42"`)
 	s.wants(s.CLIWith("no\n", "session", "rm", id), 1, "", "2 uncommitted files and 1 unpushed commit")
+	s.OK("session", "exec", id, "--", "bash", "-c", `set -e
+git stash -q -u; git checkout -q --detach
+git -c user.name=a -c user.email=a@localhost commit -q --allow-empty -m two`)
 	s.OK("session", "sleep", id)
-	s.wants(s.CLIWith("no\n", "session", "rm", id), 1, "", "2 uncommitted files and 1 unpushed commit")
+	s.wants(s.CLIWith("no\n", "session", "rm", id), 1, "", "0 uncommitted files and 3 unpushed commits")
 	s.OK("session", "rm", id, "--yes")
 }
 
