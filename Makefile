@@ -49,7 +49,7 @@ kill: deps-test build ## kill -9 of Hub, Runner or both at random moments (ROUND
 
 OPS      ?= 1000
 SESSIONS ?= 8
-model: deps-test build ## random operations on Sessions and kill -9 of Hub and Runner, against a model of each Workspace's bytes (OPS=1000 SESSIONS=8 SEED=1)
+model: deps-test build ## random operations on Sessions and kill -9 of Hub and Runner, against a model of each Workspace's bytes, modes and links (OPS=1000 SESSIONS=8 SEED=1)
 	@go test -c -o bin/model.test ./e2e/model
 	@CLAUDE_HUB_BINARY=$(abspath $(BINARY)) bin/model.test -test.timeout 60m -ops $(OPS) -sessions $(SESSIONS) -seed $(SEED)
 
