@@ -35,9 +35,15 @@ func OwnerOf(m sandbox.Mounted, workspace string) (Owner, error) {
 func HandOver(m sandbox.Mounted, from, to Owner) error {
 	store := filepath.Join(m.Folder, storeFolder)
 	// Of dependency folders the files alone: what is around them is the agent's.
-	roots, err := filepath.Glob(filepath.Join(store, dependenciesName, "*", "data"))
-	if err != nil {
+	kept, err := os.ReadDir(filepath.Join(store, dependenciesName))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
+	}
+	var roots []string
+	for _, k := range kept {
+		if k.IsDir() { // and no link
+			roots = append(roots, filepath.Join(store, dependenciesName, k.Name(), "data"))
+		}
 	}
 	for _, root := range append(roots, filepath.Join(store, cacheName), filepath.Join(store, workspaceName)) {
 		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
