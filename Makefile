@@ -8,7 +8,7 @@ BINARY    := bin/claude-hub
 RUNSC     := bin/runsc
 STATIC    := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
-.PHONY: help run build test lint e2e kill test-runsc test-vm storm canary bench generate assets deps-run deps-test deps-bench
+.PHONY: help run build test lint e2e kill model test-runsc test-vm storm canary bench generate assets deps-run deps-test deps-bench
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -38,8 +38,8 @@ lint: ## gofmt, go vet, staticcheck
 	@go vet ./...
 	@go run $(STATIC) ./...
 
-e2e: deps-test build ## the whole stories through CLI, pages and a GitHub of our own, on SQLite and PostgreSQL
-	@CLAUDE_HUB_BINARY=$(abspath $(BINARY)) go test -count=1 -timeout 25m -v -run 'TestStory' ./e2e ./e2e/github -args -long
+e2e: deps-test build ## the whole stories through CLI, pages, Chromium, nginx, two Hubs and a GitHub of our own, on SQLite and PostgreSQL
+	@CLAUDE_HUB_BINARY=$(abspath $(BINARY)) go test -count=1 -timeout 25m -v ./e2e ./e2e/github -args -long
 
 ROUNDS ?= 50
 SEED   ?= 1

@@ -69,7 +69,7 @@ func TestARunWakesItsSessionAndGoesOnWithoutAnybodyConnected(t *testing.T) {
 	}
 
 	s.OK("session", "run", id, "--detach", "--", "sh", "-c", "trap 'echo bye; exit 9' TERM; echo up; while :; do sleep 1; done")
-	s.Eventually(20*time.Second, "it is up", func() error {
+	s.Eventually(time.Minute, "it is up", func() error {
 		if out := s.OK("session", "run-log", id, "newest"); out != "up\n" {
 			return fmt.Errorf("its log says %q", out)
 		}

@@ -33,7 +33,7 @@ func (s *story) becomes(id, state string, limit time.Duration) {
 // logs waits until a Session's log has what so many times: it is shipped a little behind what runs.
 func (s *story) logs(id, what string, times int) {
 	s.t.Helper()
-	s.Eventually(20*time.Second, "the Session's log is there", func() error {
+	s.Eventually(time.Minute, "the Session's log is there", func() error {
 		if log := s.OK("session", "logs", id); strings.Count(log, what) != times {
 			return fmt.Errorf("want %q %d times in:\n%s", what, times, log)
 		}

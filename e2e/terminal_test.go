@@ -246,7 +246,7 @@ func (s *story) forwards(id string) {
 		res.Body.Close()
 		s.t.Error("a port that nobody listens on answers")
 	}
-	s.Eventually(10*time.Second, "it is said why", func() error {
+	s.Eventually(time.Minute, "it is said why", func() error {
 		if !strings.Contains(says.String(), "port 8001") {
 			return fmt.Errorf("it says %q", says.String())
 		}

@@ -91,6 +91,8 @@ func TestTheWholeStoryWorksByFormsAlone(t *testing.T) {
 		item = r.Item()
 		r.MustReport(item, wire.StateRunning, wire.SessionDetail{Workspace: true, Version: 1, Stages: []wire.Stage{{Name: wire.StageSandbox, US: 41_000}, {Name: wire.StageDocker, US: 600_000}}})
 		b.see(to, "claude-hub session shell "+session, "up after 641 ms: Sandbox 41 ms, Docker 600 ms", "Put to sleep")
+		r.MustReport(item, wire.StateRunning, wire.SessionDetail{Workspace: true, Version: 1, StartFailed: &wire.Failure{Phase: wire.PhaseStart, Message: "The start script ended with <4>.", LastLines: "oops"}})
+		b.see(to, "Its Sandbox is up, but the start script failed: use it to find out why.", "The start script failed", "The start script ended with &lt;4&gt;.", "oops", "Open a terminal")
 		b.posted(to+"/sleep", nil)
 		item = r.Item()
 		r.MustReport(item, wire.StateAsleep, wire.SessionDetail{Workspace: true, Unsaved: &wire.Unsaved{Files: 2, Commits: 1, At: 1_700_000_000_000}})

@@ -126,7 +126,7 @@ func (s *story) theAppIsMadeFromAManifest() {
 	s.t.Helper()
 	s.wants(s.Browser().Open("/sign-in"), 200, "Nobody can sign in yet")
 	var found string
-	s.Eventually(10*time.Second, "the console shows the address of the set-up page", func() error {
+	s.Eventually(time.Minute, "the console shows the address of the set-up page", func() error {
 		if found = regexp.MustCompile(`/setup\?token=[A-Za-z0-9_-]+`).FindString(s.Hub.Log()); found == "" {
 			return errors.New("it is not there")
 		}
